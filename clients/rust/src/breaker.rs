@@ -2,7 +2,7 @@
 //!
 //! A breaker that is open lets one call through when its pause is over, and takes the next pause at the same moment, so
 //! that one call probes the server and all others go on failing at once, with the error that opened it. An answer closes
-//! it. A line in the log says when that begins, one when it ends, and one for each other reason meanwhile.
+//! it. A line in the log says when that begins, and one when it ends.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,6 +11,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::error::Error;
+
+/// How long calls fail at once after a failure.
+pub(crate) const PAUSE: Duration = Duration::from_secs(1);
 
 /// A range of a cluster in which no call has failed for so long is not asked any more, and keeps no outage from ending.
 const QUIET: Duration = Duration::from_secs(10);
@@ -42,8 +45,6 @@ struct Breaker {
 struct Outage {
     began: u64,
     undecided: u64,
-    /// The kinds of error that were logged.
-    reasons: Vec<String>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -81,14 +82,14 @@ impl Breakers {
     ///
     /// # Errors
     /// What opened the breaker. Nothing was sent, so it is not a reply that was lost.
-    pub fn admit(&self, slot: u16, pause: Duration) -> Result<(), Error> {
+    pub fn admit(&self, slot: u16) -> Result<(), Error> {
         let Some(breaker) = self.of(slot) else { return Ok(()) };
         let until = breaker.open_until.load(Relaxed);
         if until == 0 {
             return Ok(());
         }
         let now = self.now();
-        let end = now.saturating_add(millis(pause));
+        let end = now.saturating_add(millis(PAUSE));
         if until <= now && breaker.open_until.compare_exchange(until, end, Relaxed, Relaxed).is_ok() {
             return Ok(());
         }
@@ -102,20 +103,19 @@ impl Breakers {
     }
 
     /// A call has shown that the server cannot decide, or that there is no way to it.
-    pub fn failed(&self, slot: u16, pause: Duration, error: &Error) {
+    pub fn failed(&self, slot: u16, error: &Error) {
         let Some(breaker) = self.of(slot) else { return };
         let now = self.now();
         *lock(&breaker.error) = Some(error.clone());
-        breaker.open_until.store(now.saturating_add(millis(pause)), Relaxed);
+        breaker.open_until.store(now.saturating_add(millis(PAUSE)), Relaxed);
         let mut outage = lock(&self.outage);
-        if !self.is_out.swap(true, Relaxed) {
-            *outage = Outage { began: now, ..Outage::default() };
+        let begins = !self.is_out.swap(true, Relaxed);
+        if begins {
+            *outage = Outage { began: now, undecided: 0 };
         }
         outage.undecided += 1;
-        let reason = error.reason();
-        if !outage.reasons.contains(&reason) {
-            outage.reasons.push(reason);
-            drop(outage);
+        drop(outage);
+        if begins {
             tracing::warn!(limiter = self.limiter, server = self.server, %error, "the server is unavailable");
         }
     }
@@ -165,14 +165,12 @@ fn millis(duration: Duration) -> u64 {
 mod tests {
     use super::*;
 
-    const PAUSE: Duration = Duration::from_secs(1);
-
     fn breakers(cluster: bool) -> Breakers {
         Breakers::new(cluster, "test", "nowhere")
     }
 
     fn admits(breakers: &Breakers, slot: u16) -> bool {
-        breakers.admit(slot, PAUSE).is_ok()
+        breakers.admit(slot).is_ok()
     }
 
     fn silence() -> Error {
@@ -187,10 +185,10 @@ mod tests {
     async fn one_call_probes_when_the_pause_is_over() {
         let breakers = breakers(false);
         assert!(admits(&breakers, 0) && admits(&breakers, 9000));
-        breakers.failed(0, PAUSE, &silence());
+        breakers.failed(0, &silence());
         assert!(!admits(&breakers, 0) && !admits(&breakers, 9000));
         // Nothing was sent.
-        assert!(matches!(breakers.admit(0, PAUSE), Err(Error::Unavailable(_))));
+        assert!(matches!(breakers.admit(0), Err(Error::Unavailable(_))));
         tokio::time::advance(PAUSE - Duration::from_millis(1)).await;
         assert!(!admits(&breakers, 0));
         for _ in 0..3 {
@@ -205,7 +203,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_ranges_of_a_cluster_fail_one_by_one() {
         let breakers = breakers(true);
-        breakers.failed(16383, PAUSE, &silence());
+        breakers.failed(16383, &silence());
         assert!(!admits(&breakers, 16383) && !admits(&breakers, 16128));
         assert!(admits(&breakers, 16127) && admits(&breakers, 0));
         // The outage of one range is not over with an answer of another, until nobody asks there any more.
@@ -215,7 +213,7 @@ mod tests {
         breakers.answered(0, true);
         assert!(breakers.are_closed());
         // The other way round: a range that is asked.
-        breakers.failed(0, PAUSE, &silence());
+        breakers.failed(0, &silence());
         breakers.answered(0, true);
         assert!(breakers.are_closed());
     }
@@ -223,12 +221,12 @@ mod tests {
     #[tokio::test]
     async fn what_the_server_refuses_ends_with_a_decision() {
         let breakers = breakers(false);
-        breakers.failed(0, PAUSE, &out_of_memory());
+        breakers.failed(0, &out_of_memory());
         breakers.answered(0, false);
         assert!(!admits(&breakers, 0));
         breakers.answered(0, true);
         assert!(admits(&breakers, 0));
-        breakers.failed(0, PAUSE, &silence());
+        breakers.failed(0, &silence());
         breakers.answered(0, false);
         assert!(admits(&breakers, 0));
     }

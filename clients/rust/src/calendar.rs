@@ -1,13 +1,109 @@
-//! Days, weeks, months and years of a time zone, and the time by which a call works them out.
+//! Windows of the calendar: days, weeks, months and years of a time zone.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::SystemTime;
+use std::time::Duration;
 
 use jiff::civil::{Date, Weekday};
 use jiff::tz::{AmbiguousOffset, TimeZone};
 use jiff::{Timestamp, ToSpan};
 
-use crate::decision::unix_millis;
+use crate::clock::Clock;
+use crate::error::InvalidArgument;
+use crate::rule::{Common, Counting, Hold, Metered, Rule, Window, digits, kind, printable, sealed, split_at_per};
+
+/// `RL.FIXED` with a window of the calendar: a day, week, month or year of a time zone. Made by [`Rule::calendar`].
+///
+/// A period begins with the first moment of its local day, and ends where the next one begins. Each call works it out by
+/// the clock of this process; where the server's clock is past its end already, the call is sent again with the next one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Calendar {
+    pub(crate) limit: u64,
+    pub(crate) periods: Periods,
+    pub(crate) with: Common,
+}
+
+kind!(Calendar, Counting, Metered);
+
+impl Rule {
+    /// A window of the calendar, such as `"5_000_000/month"`: a day, week, month or year in UTC unless [`Calendar::zone`]
+    /// says otherwise, which begins as [`Calendar::starts`] says.
+    ///
+    /// ```
+    /// use redis_rl_client::Rule;
+    ///
+    /// # fn main() -> Result<(), redis_rl_client::InvalidArgument> {
+    /// let billed = Rule::calendar("5_000_000/month")?.zone("Europe/Berlin")?.starts(15)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// If the rate cannot be read, or its limit is more than 2^53 − 1.
+    pub fn calendar(rate: &str) -> Result<Calendar, InvalidArgument> {
+        let bad = || {
+            InvalidArgument(format!(
+                "a rate of the calendar looks like 5_000_000/month or 100 per day (day, week, month, year), not {rate:?}"
+            ))
+        };
+        let text = rate.trim_ascii();
+        let (limit_text, unit) = text.split_once('/').or_else(|| split_at_per(text)).ok_or_else(bad)?;
+        let unit = Unit::parse(unit.trim_ascii()).ok_or_else(bad)?;
+        let digits = digits(limit_text.trim_ascii()).ok_or_else(bad)?;
+        let Window { limit, .. } = Window::checked(digits.parse().ok(), limit_text, Some(1), "")?;
+        Ok(Calendar { limit, periods: Periods { unit, zone: TimeZone::UTC, starts: 1 }, with: Common::default() })
+    }
+}
+
+impl Calendar {
+    /// Units.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// The time zone by its name in the zone database, such as `Europe/Berlin`; `UTC` unless set. The database is that of
+    /// the system (`/usr/share/zoneinfo`, or `TZDIR`).
+    ///
+    /// # Errors
+    /// If there is no zone of this name.
+    pub fn zone(mut self, name: &str) -> Result<Self, InvalidArgument> {
+        let zone = TimeZone::get(name).ok().filter(|zone| !zone.is_unknown());
+        self.periods.zone = zone.ok_or_else(|| {
+            InvalidArgument(format!("a zone must be one of the zone database, such as Europe/Berlin, not {name:?}"))
+        })?;
+        Ok(self)
+    }
+
+    /// With what a period begins: the day of a month (1 to 31; of a month that is too short its last), the day of a week (1,
+    /// Monday, to 7), or the month of a year (1 to 12). 1 unless set.
+    ///
+    /// # Errors
+    /// If it is out of that range. A day takes 1 alone.
+    pub fn starts(mut self, with: u8) -> Result<Self, InvalidArgument> {
+        let (unit, most) = (self.periods.unit.name(), self.periods.unit.last_start());
+        let with_checked = i8::try_from(with).ok().filter(|with| (1..=most).contains(with));
+        self.periods.starts = with_checked
+            .ok_or_else(|| InvalidArgument(format!("starts of a {unit} must be from 1 to {most}, not {with}")))?;
+        Ok(self)
+    }
+
+    /// The window as the commands take it, at this time.
+    pub(crate) fn period(&self, clock: &Clock) -> String {
+        format!("@{}", clock.ends(self.periods.end(clock.time())))
+    }
+
+    /// The milliseconds from this time to the end of the period.
+    #[cfg(feature = "tower")]
+    pub(crate) fn left(&self, clock: &Clock) -> u64 {
+        self.periods.end(clock.time()).map_or(0, |end| end.saturating_sub(clock.time()))
+    }
+
+    /// As [`Rule::policy`].
+    #[cfg(feature = "tower")]
+    pub(crate) fn policy(&self) -> String {
+        let Periods { unit, zone, starts } = &self.periods;
+        let zone = zone.iana_name().unwrap_or("UTC");
+        let starts = if *starts == 1 { String::new() } else { format!(" {starts}") };
+        format!("calendar-{}/{} {zone}{starts}", self.limit, unit.name())
+    }
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unit {
@@ -116,59 +212,10 @@ fn in_month(year: i16, month: i8, day: i8) -> Option<Date> {
     Date::new(year, month, day.min(first.days_in_month())).ok()
 }
 
-/// The time by which a call works out the calendars of its rules, in unix milliseconds.
-#[derive(Debug)]
-pub(crate) struct Clock {
-    time: AtomicU64,
-    /// The earliest end of a period that was sent.
-    earliest_end: AtomicU64,
-}
-
-impl Clock {
-    pub fn now() -> Self {
-        #[cfg(test)]
-        if let Some(time) = tests::NOW.get() {
-            return Self::at(time);
-        }
-        Self::at(unix_millis(SystemTime::now()))
-    }
-
-    pub fn at(time: u64) -> Self {
-        Self { time: AtomicU64::new(time), earliest_end: AtomicU64::new(u64::MAX) }
-    }
-
-    pub fn time(&self) -> u64 {
-        self.time.load(Relaxed)
-    }
-
-    /// The end of the period at this time, which is sent.
-    pub fn end(&self, periods: &Periods) -> u64 {
-        let end = periods.end(self.time()).unwrap_or(u64::MAX);
-        self.earliest_end.fetch_min(end, Relaxed);
-        end
-    }
-
-    /// Goes on to the earliest end that was sent, as the server's clock is there already. Answers whether there is one.
-    pub fn go_on(&self) -> bool {
-        let end = self.earliest_end.swap(u64::MAX, Relaxed);
-        if end != u64::MAX {
-            self.time.store(end, Relaxed);
-        }
-        end != u64::MAX
-    }
-}
-
 #[cfg(test)]
-pub(crate) mod tests {
-    use std::cell::Cell;
-
+mod tests {
     use super::*;
     use crate::cases::read;
-
-    thread_local! {
-        /// What the clock of this thread shows, for tests.
-        pub(crate) static NOW: Cell<Option<u64>> = const { Cell::new(None) };
-    }
 
     /// Each period of the cases: its first moment, its last millisecond, and what lies around a change in it.
     #[test]
@@ -210,7 +257,7 @@ pub(crate) mod tests {
         for time in [253_402_300_799_999, u64::MAX, 1 << 62] {
             assert_eq!(periods.end(time), None);
         }
-        assert_eq!(Clock::at(u64::MAX).end(&periods), u64::MAX);
+        assert_eq!(Clock::at(u64::MAX).ends(periods.end(u64::MAX)), u64::MAX);
         assert_eq!(periods.end(0), Some(31_536_000_000));
     }
 }

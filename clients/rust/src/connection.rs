@@ -29,8 +29,10 @@ use tokio::task::{AbortHandle, JoinSet};
 use crate::cluster::SendsOnce;
 use crate::error::{is_broken, no_answer};
 use crate::on_demand::{Alive, Connecting, OnDemand};
-use crate::wire::{Packed, QUEUE, Reply};
+use crate::wire::{Packed, read};
 
+/// How many calls may wait to be written to a connection.
+pub(crate) const QUEUE: usize = 16_384;
 /// For how long a connection may take to be made. Calls wait no longer than their own time for it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -205,10 +207,10 @@ impl Own {
         Ok(Self { connection, driver: None })
     }
 
-    async fn send(mut self, cmd: &Cmd) -> RedisResult<Reply> {
+    async fn send(mut self, cmd: &Cmd) -> RedisResult<Value> {
         match self.connection.send_packed_command(cmd).await?.extract_error()? {
-            Value::BulkString(reply) if self.driver.is_some() => Ok(Reply::Packed(reply)),
-            reply => Ok(Reply::Value(reply)),
+            Value::BulkString(reply) if self.driver.is_some() => read(&reply)?.extract_error(),
+            reply => Ok(reply),
         }
     }
 }
@@ -352,18 +354,17 @@ impl Progress {
 
 impl Connection {
     /// Sends a command and takes its reply. An error of the server is an error.
-    pub(crate) async fn send(&self, cmd: Cmd, to: To<'_>, progress: &Progress) -> Result<Reply, Failure> {
+    pub(crate) async fn send(&self, cmd: Cmd, to: To<'_>, progress: &Progress) -> Result<Value, Failure> {
         progress.enter(Stage::Connecting);
         let reply = self.exchange(cmd, to, progress).await;
         progress.enter(Stage::Idle);
         reply
     }
 
-    async fn exchange(&self, cmd: Cmd, to: To<'_>, progress: &Progress) -> Result<Reply, Failure> {
+    async fn exchange(&self, cmd: Cmd, to: To<'_>, progress: &Progress) -> Result<Value, Failure> {
         #[cfg(not(feature = "cluster"))]
         let _ = to;
         let unconnected = |error| Failure { error, sent: false, shows: Shows::NoConnection };
-        let read = |value: Value| value.extract_error().map(Reply::Value);
         let reply = match &self.kind {
             Kind::Own(connections) => {
                 let (connection, alive) = connections.get().await.map_err(unconnected)?;
@@ -381,23 +382,23 @@ impl Connection {
             }
             Kind::Single(connection) => {
                 progress.begin(None)?;
-                connection.clone().send_packed_command(&cmd).await.and_then(read)
+                connection.clone().send_packed_command(&cmd).await.and_then(Value::extract_error)
             }
             Kind::Managed(connection) => {
                 progress.begin(None)?;
-                connection.clone().send_packed_command(&cmd).await.and_then(read)
+                connection.clone().send_packed_command(&cmd).await.and_then(Value::extract_error)
             }
             // The client does not know where the keys of these commands are, so it is told.
             #[cfg(feature = "cluster")]
             Kind::Cluster(connection) => {
                 progress.begin(None)?;
-                connection.clone().route_command(cmd, to.into()).await.and_then(read)
+                connection.clone().route_command(cmd, to.into()).await.and_then(Value::extract_error)
             }
             #[cfg(feature = "cluster")]
             Kind::OwnCluster(connections) => {
                 let (connection, _) = connections.get().await.map_err(unconnected)?;
                 progress.begin(None)?;
-                let reply = connection.clone().route_command(cmd, to.into()).await.and_then(read);
+                let reply = connection.clone().route_command(cmd, to.into()).await.and_then(Value::extract_error);
                 // What was sent and lost has a code of its own.
                 if let Err(error) = reply.as_ref().map_err(Clone::clone)
                     && error.is_io_error()

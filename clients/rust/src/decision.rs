@@ -1,10 +1,14 @@
 //! What the server answers, as values.
 
+use std::ops::Deref;
 use std::time::{Duration, SystemTime};
 
+use redis::Value;
+
+use crate::call::Ask;
 use crate::error::Error;
+use crate::reply::{array, each_field, elements, integer, integers};
 use crate::rule::Rule;
-use crate::wire::{Item, Items, Reply};
 
 /// One window after a call. Times are counted from [`at`](Self::at).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,8 +30,10 @@ pub struct State {
     pub reset_after: Option<Duration>,
     /// How long the window is; zero for one of the calendar; of a throttle, the time in which an empty bucket fills; of a lease, its length.
     pub window: Duration,
-    /// The server's time at which the call was decided, in whole milliseconds.
+    /// The server's time at which the call was decided, in whole milliseconds; of a [turn](crate::Limiter::turn), when it is.
     pub at: SystemTime,
+    /// How long to wait for the turn, from when the reply came; zero where there is nothing to wait for.
+    pub wait: Duration,
 }
 
 impl State {
@@ -44,6 +50,7 @@ impl State {
             reset_after: Some(Duration::ZERO),
             window,
             at: SystemTime::UNIX_EPOCH,
+            wait: Duration::ZERO,
         }
     }
 
@@ -65,57 +72,43 @@ impl State {
 
 /// The answer to one rule: the state of the window that binds, and of each.
 ///
-/// The window that binds is, of those that deny, the one with the longest wait. If none denies, it is the one with the
+/// Its fields are those of the window that binds, a [`State`]. That is, of those that deny, the one with the longest wait. If none denies, it is the one with the
 /// fewest free units.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use = "a request that was denied must not go on"]
 #[non_exhaustive]
 pub struct Decision {
-    /// Whether the request fitted.
-    pub allowed: bool,
-    /// As [`State::limit`].
-    pub limit: u64,
-    /// As [`State::used`].
-    pub used: i64,
-    /// As [`State::remaining`].
-    pub remaining: u64,
-    /// As [`State::retry_after`].
-    pub retry_after: Option<Duration>,
-    /// As [`State::next_after`].
-    pub next_after: Option<Duration>,
-    /// As [`State::reset_after`].
-    pub reset_after: Option<Duration>,
-    /// As [`State::window`].
-    pub window: Duration,
-    /// As [`State::at`].
-    pub at: SystemTime,
     /// Each window, shortest first. Only the one that binds where the rule forces a request on several, and in
     /// [`Limiter::all`](crate::Limiter::all).
     pub each: Vec<State>,
-    pub(crate) rule: Rule,
+    state: State,
+    rule: Rule,
+}
+
+impl Deref for Decision {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
 }
 
 impl Decision {
     fn of(rule: Rule, each: Vec<State>) -> Result<Self, Error> {
-        let binding = *binding(&each).ok_or_else(|| Error::Unexpected("no window at all".to_owned()))?;
-        Ok(Self::binding(rule, binding, each))
+        let state = *binding(&each).ok_or_else(|| Error::Unexpected("no window at all".to_owned()))?;
+        Ok(Self { each, state, rule })
     }
 
-    fn binding(rule: Rule, state: State, each: Vec<State>) -> Self {
-        let State { allowed, limit, used, remaining, retry_after, next_after, reset_after, window, at } = state;
-        Self { allowed, limit, used, remaining, retry_after, next_after, reset_after, window, at, each, rule }
-    }
-
-    /// Reads the reply to FULL or EACH, whichever the rule asks for.
-    pub(crate) fn read(rule: Rule, reply: &Reply) -> Result<Self, Error> {
-        let mut items = reply.items();
+    /// Reads the reply to FULL or EACH, whichever the rule asks for. `turn`: whether a turn was asked for.
+    fn read(rule: Rule, reply: &Value, turn: bool) -> Result<Self, Error> {
         if !rule.wants_each() {
-            return Self::of(rule, vec![State::read(&mut items)?]);
+            return Self::of(rule, vec![State::read(reply, turn)?]);
         }
-        let (windows, expected) = (items.array()?, rule.windows().len());
-        if windows != expected {
-            return Err(Error::Unexpected(format!("{windows} windows of {expected}")));
+        let (windows, expected) = (array(reply)?, rule.windows().len());
+        if windows.len() != expected {
+            return Err(Error::Unexpected(format!("{} windows of {expected}", windows.len())));
         }
-        let each = (0..windows).map(|_| State::read(&mut items)).collect::<Result<_, _>>()?;
+        let each = windows.iter().map(|window| State::read(window, turn)).collect::<Result<_, _>>()?;
         Self::of(rule, each)
     }
 
@@ -126,13 +119,12 @@ impl Decision {
 
     /// The window that binds, as a value of its own.
     pub fn state(&self) -> State {
-        let Self { allowed, limit, used, remaining, retry_after, next_after, reset_after, window, at, .. } = *self;
-        State { allowed, limit, used, remaining, retry_after, next_after, reset_after, window, at }
+        self.state
     }
 
-    pub(crate) fn after(&self, elapsed: Duration) -> Self {
+    fn after(&self, elapsed: Duration) -> Self {
         let each = self.each.iter().map(|state| state.after(elapsed)).collect();
-        Self::binding(self.rule.clone(), self.state().after(elapsed), each)
+        Self { each, state: self.state.after(elapsed), rule: self.rule.clone() }
     }
 }
 
@@ -148,17 +140,13 @@ fn binding(each: &[State]) -> Option<&State> {
 
 /// The answer to several rules at once.
 ///
-/// The rule that binds is, of those that deny, the one with the longest wait. If none denies, it is the one with the
-/// smallest share of its limit free.
+/// Its fields are those of the rule that binds, a [`State`], with `allowed`, `remaining` and `retry_after` of the whole call. That
+/// is, of those that deny, the one with the longest wait. If none denies, it is the one with the smallest share of its limit
+/// free.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use = "a request that was denied must not go on"]
 #[non_exhaustive]
 pub struct AllDecision {
-    /// Whether every rule had room.
-    pub allowed: bool,
-    /// Units that the rule that binds has free after the call.
-    pub remaining: u64,
-    /// Until the same call fits: zero if it was allowed, `None` if it never fits.
-    pub retry_after: Option<Duration>,
     /// The position, from 0, of the rule that binds.
     pub index: usize,
     /// The answer to each rule, in the order of the call. `allowed` in it says whether that rule by itself had room.
@@ -166,23 +154,29 @@ pub struct AllDecision {
     state: State,
 }
 
+impl Deref for AllDecision {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
 impl AllDecision {
-    pub(crate) fn read(rules: impl ExactSizeIterator<Item = Rule>, reply: &Reply) -> Result<Self, Error> {
-        let mut items = reply.items();
-        items.array()?;
-        let allowed = items.integer()? == 1;
-        let index = usize::try_from(items.integer()?).unwrap_or(usize::MAX);
-        let remaining = unsigned(items.integer()?)?;
-        let retry_after = wait(items.integer()?)?;
-        let maps = items.array()?;
-        if maps != rules.len() {
-            return Err(Error::Unexpected(format!("{maps} maps for {} rules", rules.len())));
+    fn read(rules: &[Rule], reply: &Value) -> Result<Self, Error> {
+        let [allowed, index, remaining, retry_after, maps] = elements(reply)?;
+        let (allowed, index) = (integer(allowed)? == 1, usize::try_from(integer(index)?).unwrap_or(usize::MAX));
+        let (remaining, retry_after) = (unsigned(integer(remaining)?)?, wait(integer(retry_after)?)?);
+        let maps = array(maps)?;
+        if maps.len() != rules.len() {
+            return Err(Error::Unexpected(format!("{} maps for {} rules", maps.len(), rules.len())));
         }
-        let each = rules.map(|rule| Decision::of(rule, vec![State::read(&mut items)?]));
+        let each = rules.iter().zip(maps);
+        let each = each.map(|(rule, map)| Decision::of(rule.clone(), vec![State::read(map, false)?]));
         let each = each.collect::<Result<Vec<_>, _>>()?;
         let binding = each.get(index).ok_or_else(|| Error::Unexpected(format!("{index} as the position of a rule")))?;
         let state = State { allowed, remaining, retry_after, ..binding.state() };
-        Ok(Self { allowed, remaining, retry_after, index, each, state })
+        Ok(Self { index, each, state })
     }
 
     /// The window of the rule that binds, with `allowed`, `remaining` and `retry_after` of the whole call.
@@ -190,15 +184,69 @@ impl AllDecision {
         self.state
     }
 
-    pub(crate) fn after(&self, elapsed: Duration) -> Self {
+    fn after(&self, elapsed: Duration) -> Self {
         let each = self.each.iter().map(|decision| decision.after(elapsed)).collect();
-        let state = self.state.after(elapsed);
-        Self { retry_after: state.retry_after, each, state, ..*self }
+        Self { index: self.index, each, state: self.state.after(elapsed) }
+    }
+}
+
+/// The answer to a request for a decision.
+#[derive(Debug, Clone)]
+// It is taken apart where it arrives, and seldom kept.
+#[allow(clippy::large_enum_variant)]
+pub(crate) enum Outcome {
+    One(Decision),
+    All(AllDecision),
+}
+
+impl Outcome {
+    pub fn read(ask: &Ask, reply: &Value) -> Result<Self, Error> {
+        match &ask.rules[..] {
+            [rule] if !ask.all => Decision::read(rule.clone(), reply, ask.within.is_some()).map(Self::One),
+            rules => AllDecision::read(rules, reply).map(Self::All),
+        }
+    }
+
+    pub fn one(self) -> Result<Decision, Error> {
+        match self {
+            Self::One(decision) => Ok(decision),
+            Self::All(_) => Err(Error::Unexpected("a decision on several keys".to_owned())),
+        }
+    }
+
+    pub fn all(self) -> Result<AllDecision, Error> {
+        match self {
+            Self::All(decision) => Ok(decision),
+            Self::One(_) => Err(Error::Unexpected("a decision on one key".to_owned())),
+        }
+    }
+
+    pub fn state(&self) -> State {
+        match self {
+            Self::One(decision) => decision.state(),
+            Self::All(decision) => decision.state(),
+        }
+    }
+
+    /// The decision on each rule.
+    pub fn each(&self) -> &[Decision] {
+        match self {
+            Self::One(decision) => std::slice::from_ref(decision),
+            Self::All(decision) => &decision.each,
+        }
+    }
+
+    pub fn after(&self, elapsed: Duration) -> Self {
+        match self {
+            Self::One(decision) => Self::One(decision.after(elapsed)),
+            Self::All(decision) => Self::All(decision.after(elapsed)),
+        }
     }
 }
 
 /// The short answer to one rule. See [`Limiter::admit`](crate::Limiter::admit).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use = "a request that was denied must not go on"]
 #[non_exhaustive]
 pub struct Admission {
     /// Whether the request fitted.
@@ -210,7 +258,7 @@ pub struct Admission {
 }
 
 impl Admission {
-    pub(crate) fn read(reply: &Reply) -> Result<Self, Error> {
+    pub(crate) fn read(reply: &Value) -> Result<Self, Error> {
         let [allowed, _, remaining, retry_after] = integers(reply)?;
         Ok(Self { allowed: allowed == 1, remaining: unsigned(remaining)?, retry_after: wait(retry_after)? })
     }
@@ -230,7 +278,7 @@ pub struct Refund {
 }
 
 impl Refund {
-    pub(crate) fn read(reply: &Reply) -> Result<Self, Error> {
+    pub(crate) fn read(reply: &Value) -> Result<Self, Error> {
         let [units, used, ttl] = integers(reply)?;
         Ok(Self { refunded: unsigned(units)?, used, ttl: Duration::from_secs(unsigned(ttl)?) })
     }
@@ -247,7 +295,7 @@ pub struct Settled {
 }
 
 impl Settled {
-    pub(crate) fn read(reply: &Reply) -> Result<Self, Error> {
+    pub(crate) fn read(reply: &Value) -> Result<Self, Error> {
         let [settled, used, _] = integers(reply)?;
         match settled {
             0..=3 => Ok(Self { done: settled > 0, used }),
@@ -266,6 +314,12 @@ pub enum Attempt<T, D = Decision> {
     Granted(T),
     /// There is no room now: `retry_after` says when to ask again.
     Denied(D),
+}
+
+impl Attempt<Decision> {
+    pub(crate) fn of(decision: Decision) -> Self {
+        if decision.allowed { Self::Granted(decision) } else { Self::Denied(decision) }
+    }
 }
 
 impl<T, D> Attempt<T, D> {
@@ -287,27 +341,23 @@ impl<T, D> Attempt<T, D> {
 }
 
 impl State {
-    /// Reads a map of FULL: a map over RESP3, a flat array over RESP2. A field that is not known is ignored.
-    fn read(items: &mut Items<'_>) -> Result<Self, Error> {
-        let fields = match items.item()? {
-            Item::Map(fields) => fields,
-            Item::Array(words) if words % 2 == 0 => words / 2,
-            other => return Err(other.in_place_of("fields")),
-        };
+    /// Reads a map of FULL. A field that is not known is ignored; only the reply to a turn has the last one.
+    fn read(reply: &Value, turn: bool) -> Result<Self, Error> {
         let mut found = [None; FIELDS.len()];
-        for _ in 0..fields {
-            let name = items.item()?;
-            let is_named = |known: &str| matches!(name, Item::Text(name) if name == known.as_bytes());
-            match found.iter_mut().zip(FIELDS).find(|(_, known)| is_named(known)) {
-                Some((found, _)) => *found = Some(items.integer()?),
-                None => items.leave_out()?,
+        each_field(reply, |name, value| {
+            if let Some((found, _)) = found.iter_mut().zip(FIELDS).find(|(_, known)| name == known.as_bytes()) {
+                *found = Some(value);
             }
-        }
+        })?;
         let mut numbers = [0; FIELDS.len()];
         for ((number, found), name) in numbers.iter_mut().zip(found).zip(FIELDS) {
-            *number = found.ok_or_else(|| Error::Unexpected(format!("no {name} in the reply")))?;
+            match found {
+                Some(value) => *number = integer(value)?,
+                None if name == "wait-ms" && !turn => {}
+                None => return Err(Error::Unexpected(format!("no {name} in the reply"))),
+            }
         }
-        let [allowed, limit, used, remaining, retry_after, next_after, reset_after, window, at] = numbers;
+        let [allowed, limit, used, remaining, retry_after, next_after, reset_after, window, at, waits] = numbers;
         Ok(Self {
             allowed: allowed == 1,
             limit: unsigned(limit)?,
@@ -320,12 +370,13 @@ impl State {
             at: SystemTime::UNIX_EPOCH
                 .checked_add(Duration::from_millis(unsigned(at)?))
                 .ok_or_else(|| Error::Unexpected("a time beyond all times".to_owned()))?,
+            wait: Duration::from_millis(unsigned(waits)?),
         })
     }
 }
 
 /// The fields of FULL, in the order of the server.
-const FIELDS: [&str; 9] = [
+const FIELDS: [&str; 10] = [
     "allowed",
     "limit",
     "used",
@@ -335,31 +386,12 @@ const FIELDS: [&str; 9] = [
     "reset-after-ms",
     "window-ms",
     "at-ms",
+    "wait-ms",
 ];
 
-/// Milliseconds since the epoch.
-pub(crate) fn unix_millis(time: SystemTime) -> u64 {
-    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
-
 /// A reply that is one integer, which counts something.
-pub(crate) fn count(reply: &Reply) -> Result<u64, Error> {
-    unsigned(reply.items().integer()?)
-}
-
-/// A reply that is an array of `N` integers.
-fn integers<const N: usize>(reply: &Reply) -> Result<[i64; N], Error> {
-    let mut items = reply.items();
-    let length = items.array()?;
-    if length != N {
-        return Err(Error::Unexpected(format!("{length} elements in place of {N}")));
-    }
-    let mut integers = [0; N];
-    for integer in &mut integers {
-        *integer = items.integer()?;
-    }
-    Ok(integers)
+pub(crate) fn count(reply: &Value) -> Result<u64, Error> {
+    unsigned(integer(reply)?)
 }
 
 fn unsigned(integer: i64) -> Result<u64, Error> {

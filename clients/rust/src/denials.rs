@@ -12,18 +12,19 @@ use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 use tokio::time::Instant;
 
-use crate::decision::{AllDecision, Decision};
+use crate::call::Ask;
+use crate::decision::Outcome;
 use crate::rule::Rule;
 
-const LONGEST: Duration = Duration::from_secs(1);
-/// For how long calls are told of a denial that one of them asks for again.
-const MEANWHILE: Duration = Duration::from_millis(250);
-
-/// A call's keys with their rules.
-pub(crate) type Asked<'a> = &'a [(Vec<u8>, Rule)];
-
-/// The bytes that an entry may take on average. One of a call about many keys takes the place of several.
-const BYTES: u64 = 512;
+/// The longest for which one is believed.
+pub(crate) const LONGEST: Duration = Duration::from_secs(1);
+/// Shortly before the second is over one call asks again, while all others are told what is known.
+const ASKED_AGAIN: Duration = Duration::from_millis(900);
+/// How many denials are kept, and the bytes that they may take.
+pub(crate) const ENTRIES: usize = 10_000;
+pub(crate) const BYTES: u64 = 4 << 20;
+/// The bytes that a window of a denial takes: so many that the number of denials is bounded as well.
+const A_WINDOW: u64 = BYTES.div_ceil(ENTRIES as u64);
 
 /// A key by its hashes, under random keys of this process: a key of any length takes the same room, and nobody can make two
 /// that are one.
@@ -39,95 +40,71 @@ pub(crate) struct Denials {
 struct Bytes;
 
 impl Weighter<Print, Arc<Denial>> for Bytes {
-    /// At least as much as one rule takes, so that the number of entries is bounded as well.
     fn weight(&self, _: &Print, denial: &Arc<Denial>) -> u64 {
-        BYTES * u64::try_from(denial.asked.len()).unwrap_or(u64::MAX)
+        A_WINDOW * denial.asked.iter().map(|(_, rule)| rule.windows().len().max(1) as u64).sum::<u64>()
     }
 }
 
 #[derive(Debug)]
 struct Denial {
     asked: Vec<(Print, Rule)>,
-    decision: Denied,
+    outcome: Outcome,
     /// The waits that are told count from here: the server decided before that, so that none of them is too short.
     received: Instant,
-    until: Instant,
-    /// The end of the wait that the server has named.
-    ends: Option<Instant>,
     asked_again: AtomicBool,
-}
-
-/// The decision on one rule, or on several.
-#[derive(Debug, Clone)]
-pub(crate) enum Denied {
-    One(Decision),
-    All(AllDecision),
+    ask_again: Instant,
+    until: Instant,
 }
 
 impl Denials {
-    pub fn new(entries: usize) -> Self {
-        let most = BYTES.saturating_mul(u64::try_from(entries).unwrap_or(u64::MAX));
-        let kept = Cache::with_weighter(entries, most, Bytes);
-        Self { hashers: [RandomState::new(), RandomState::new()], kept }
+    #[cfg_attr(not(feature = "tower"), allow(dead_code))]
+    pub fn new() -> Self {
+        let hashers = [RandomState::new(), RandomState::new()];
+        Self { hashers, kept: Cache::with_weighter(ENTRIES, BYTES, Bytes) }
     }
 
     fn print(&self, key: &[u8]) -> Print {
         self.hashers.each_ref().map(|hasher| hasher.hash_one(key))
     }
 
-    fn prints(&self, asked: Asked<'_>) -> Vec<(Print, Rule)> {
-        asked.iter().map(|(key, rule)| (self.print(key), rule.clone())).collect()
+    fn prints(&self, ask: &Ask) -> Vec<(Print, Rule)> {
+        ask.items().map(|(key, rule)| (self.print(key), rule.clone())).collect()
     }
 
     /// The denial of the same call or a lighter one, as it stands now.
-    pub fn find(&self, asked: Asked<'_>) -> Option<Denied> {
-        if self.kept.is_empty() || !is_remembered(asked) {
+    pub fn find(&self, ask: &Ask) -> Option<Outcome> {
+        if self.kept.is_empty() || !is_remembered(ask) {
             return None;
         }
-        let asked = self.prints(asked);
+        let (asked, now) = (self.prints(ask), Instant::now());
         asked.iter().find_map(|(print, _)| {
             let denial = self.kept.get(print).filter(|denial| denial.covers(&asked))?;
-            let now = Instant::now();
             if denial.until <= now {
-                // One call asks again. A crowd that comes meanwhile is told what is known, if the wait is not over.
-                let end = denial.ends.map_or(denial.until + MEANWHILE, |ends| ends.min(denial.until + MEANWHILE));
-                if end <= now {
-                    self.kept.remove(print);
-                    return None;
-                }
-                if !denial.asked_again.swap(true, Relaxed) {
-                    return None;
-                }
+                self.kept.remove(print);
+                return None;
             }
-            let elapsed = denial.received.elapsed();
-            Some(match &denial.decision {
-                Denied::One(decision) => Denied::One(decision.after(elapsed)),
-                Denied::All(decision) => Denied::All(decision.after(elapsed)),
-            })
+            let asks_again = denial.ask_again <= now && !denial.asked_again.swap(true, Relaxed);
+            (!asks_again).then(|| denial.outcome.after(denial.received.elapsed()))
         })
     }
 
     /// Remembers a denial under each key whose rule denied.
-    pub fn remember(&self, asked: Asked<'_>, decision: Denied, sent: Instant) {
-        let (retry_after, denies): (_, Vec<bool>) = match &decision {
-            Denied::One(decision) => (decision.retry_after, vec![!decision.allowed]),
-            Denied::All(decision) => (decision.retry_after, decision.each.iter().map(|each| !each.allowed).collect()),
-        };
-        let until = sent + retry_after.unwrap_or(LONGEST).min(LONGEST);
-        let ends = retry_after.and_then(|wait| sent.checked_add(wait));
-        let received = Instant::now();
-        if !is_remembered(asked) || until <= received {
+    pub fn remember(&self, ask: &Ask, outcome: &Outcome, sent: Instant) {
+        let (wait, received) = (outcome.state().retry_after.unwrap_or(LONGEST), Instant::now());
+        let until = sent + wait.min(LONGEST);
+        if !is_remembered(ask) || until <= received {
             return;
         }
         let denial = Arc::new(Denial {
-            asked: self.prints(asked),
-            decision,
+            asked: self.prints(ask),
+            outcome: outcome.clone(),
             received,
-            until,
-            ends,
             asked_again: AtomicBool::new(false),
+            // Nobody asks before a shorter wait is over.
+            ask_again: if wait < LONGEST { until } else { sent + ASKED_AGAIN },
+            until,
         });
-        for ((print, _), _) in denial.asked.iter().zip(denies).filter(|(_, denies)| *denies) {
+        for ((print, _), _) in denial.asked.iter().zip(outcome.each()).filter(|(_, decision)| !decision.allowed) {
             self.kept.insert(*print, Arc::clone(&denial));
         }
     }
@@ -140,8 +117,8 @@ impl Denials {
 }
 
 /// Calls that are forced are always sent. Leases come back at any time, and holders do not ask twice.
-fn is_remembered(asked: Asked<'_>) -> bool {
-    asked.iter().all(|(_, rule)| !rule.is_forced() && !matches!(rule, Rule::Lease(_)))
+fn is_remembered(ask: &Ask) -> bool {
+    ask.rules.iter().all(|rule| !rule.is_forced() && !matches!(rule, Rule::Lease(_)))
 }
 
 impl Denial {
@@ -149,7 +126,7 @@ impl Denial {
     fn covers(&self, asked: &[(Print, Rule)]) -> bool {
         self.asked.len() == asked.len()
             && self.asked.iter().zip(asked).all(|((print, rule), (asked_print, asked_rule))| {
-                let (cost, asked_cost) = (rule.cost().unwrap_or(1), asked_rule.cost().unwrap_or(1));
+                let (cost, asked_cost) = (rule.cost(), asked_rule.cost());
                 let heavier = asked_cost > cost && cost > 0 && asked_cost <= asked_rule.smallest_limit();
                 print == asked_print && rule.limits_as(asked_rule) && (asked_cost == cost || heavier)
             })
@@ -159,34 +136,37 @@ impl Denial {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::Reply;
+    use crate::rule::Use;
     use redis::Value;
 
-    fn denied(rule: &Rule, retry_after: i64) -> Denied {
+    fn denied(rule: &Rule, retry_after: i64) -> Outcome {
         let names = ["allowed", "limit", "used", "remaining", "retry-after-ms", "next-after-ms", "reset-after-ms"];
         let numbers = [0, 5, 5, 0, retry_after, retry_after.max(0), retry_after.max(0)];
         let fields = names.into_iter().zip(numbers).chain([("window-ms", 60_000), ("at-ms", 1_700_000_000_000)]);
         let words = fields.flat_map(|(name, number)| [Value::BulkString(name.into()), Value::Int(number)]);
-        Denied::One(Decision::read(rule.clone(), &Reply::Value(Value::Array(words.collect()))).unwrap())
+        Outcome::read(&asked("k", rule), &Value::Array(words.collect())).unwrap()
     }
 
-    fn asked(key: &str, rule: impl Into<Rule>) -> Vec<(Vec<u8>, Rule)> {
-        vec![(key.into(), rule.into())]
+    fn asked(key: &str, rule: impl Into<Rule>) -> Ask {
+        Ask::new(vec![key.into()], vec![rule.into()], false, Use::Hit).unwrap()
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_denial_holds_for_its_wait_and_a_second_at_most() {
         let rule = Rule::sliding("5/minute").unwrap();
         for (wait, held) in [(300, 300), (5000, 1000), (-1, 1000)] {
-            let denials = Denials::new(10);
+            let denials = Denials::new();
             let sent = Instant::now();
-            denials.remember(&asked("k", &rule), denied(&(&rule).into(), wait), sent);
+            denials.remember(&asked("k", &rule), &denied(&(&rule).into(), wait), sent);
             tokio::time::advance(Duration::from_millis(held - 1)).await;
-            let Some(Denied::One(decision)) = denials.find(&asked("k", &rule)) else {
-                panic!("forgotten after {wait}")
-            };
+            // Of a second's one call asks again.
+            assert_eq!(denials.find(&asked("k", &rule)).is_none(), held == 1000);
+            let Some(decision) = denials.find(&asked("k", &rule)) else { panic!("forgotten after {wait}") };
             let left = wait - i64::try_from(held).unwrap() + 1;
-            assert_eq!(decision.retry_after, (wait > 0).then(|| Duration::from_millis(u64::try_from(left).unwrap())));
+            assert_eq!(
+                decision.state().retry_after,
+                (wait > 0).then(|| Duration::from_millis(u64::try_from(left).unwrap()))
+            );
             tokio::time::advance(Duration::from_millis(1)).await;
             assert!(denials.find(&asked("k", &rule)).is_none());
         }
@@ -194,24 +174,24 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_wait_that_is_told_counts_from_the_reply() {
-        let denials = Denials::new(10);
+        let denials = Denials::new();
         let rule: Rule = Rule::sliding("5/minute").unwrap().into();
         let sent = Instant::now();
         tokio::time::advance(Duration::from_millis(200)).await;
-        denials.remember(&asked("k", rule.clone()), denied(&rule, 300), sent);
+        denials.remember(&asked("k", rule.clone()), &denied(&rule, 300), sent);
         tokio::time::advance(Duration::from_millis(99)).await;
-        let Some(Denied::One(decision)) = denials.find(&asked("k", rule.clone())) else { panic!("forgotten") };
-        assert_eq!(decision.retry_after, Some(Duration::from_millis(201)));
+        let Some(decision) = denials.find(&asked("k", rule.clone())) else { panic!("forgotten") };
+        assert_eq!(decision.state().retry_after, Some(Duration::from_millis(201)));
         tokio::time::advance(Duration::from_millis(1)).await;
         assert!(denials.find(&asked("k", rule)).is_none());
     }
 
     #[tokio::test(start_paused = true)]
     async fn it_is_for_the_same_rule_at_the_same_key_and_heavier_requests() {
-        let denials = Denials::new(10);
+        let denials = Denials::new();
         let rule = Rule::sliding("5/minute").unwrap();
         let weighs = |cost| rule.clone().cost(cost);
-        denials.remember(&asked("k", weighs(3)), denied(&weighs(3).into(), 500), Instant::now());
+        denials.remember(&asked("k", weighs(3)), &denied(&weighs(3).into(), 500), Instant::now());
         for cost in [3, 4, 5] {
             assert!(denials.find(&asked("k", weighs(cost))).is_some(), "{cost}");
         }
@@ -225,36 +205,40 @@ mod tests {
         denials.forget(b"k");
         assert!(denials.find(&asked("k", weighs(3))).is_none());
         // Nor is a forced one remembered.
-        denials.remember(&asked("k", weighs(3).force()), denied(&weighs(3).into(), 500), Instant::now());
+        denials.remember(&asked("k", weighs(3).force()), &denied(&weighs(3).into(), 500), Instant::now());
         assert!(denials.find(&asked("k", weighs(3))).is_none());
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_room_that_it_takes_is_bounded() {
-        let denials = Denials::new(100);
+        let denials = Denials::new();
         let rule: Rule = Rule::sliding("5/minute").unwrap().into();
-        for number in 0..2000 {
-            let long = format!("{number}{}", "x".repeat(60_000));
-            denials.remember(&asked(&long, rule.clone()), denied(&rule, 500), Instant::now());
+        for number in 0..2 * ENTRIES {
+            let long = format!("{number}{}", "x".repeat(1000));
+            denials.remember(&asked(&long, rule.clone()), &denied(&rule, 500), Instant::now());
         }
-        assert!(denials.kept.len() <= 100 && denials.kept.weight() <= 100 * BYTES, "{}", denials.kept.len());
-        // One of the last is there.
-        let last = (1900..2000)
-            .filter(|number| denials.find(&asked(&format!("{number}{}", "x".repeat(60_000)), rule.clone())).is_some());
-        assert!(last.count() > 0);
+        assert!(denials.kept.len() <= ENTRIES && denials.kept.weight() <= BYTES, "{}", denials.kept.len());
+        // Some of the last are there.
+        let last =
+            |number: &usize| denials.find(&asked(&format!("{number}{}", "x".repeat(1000)), rule.clone())).is_some();
+        assert!((ENTRIES..2 * ENTRIES).filter(last).count() > 0);
+        // What a denial takes, as it is counted.
+        let most = size_of::<Denial>() + size_of::<(Print, Rule)>() + size_of::<crate::State>();
+        assert!(most as u64 <= 2 * A_WINDOW, "{most}");
     }
 
+    /// All others are told what is known, to the end of the second.
     #[tokio::test(start_paused = true)]
-    async fn one_call_asks_again_after_a_second() {
-        let denials = Denials::new(10);
+    async fn one_call_asks_again_before_the_second_is_over() {
+        let denials = Denials::new();
         let rule: Rule = Rule::sliding("5/minute").unwrap().into();
-        denials.remember(&asked("k", rule.clone()), denied(&rule, 5000), Instant::now());
+        denials.remember(&asked("k", rule.clone()), &denied(&rule, 5000), Instant::now());
         let find = || denials.find(&asked("k", rule.clone())).is_some();
-        tokio::time::advance(LONGEST - Duration::from_millis(1)).await;
+        tokio::time::advance(ASKED_AGAIN - Duration::from_millis(1)).await;
         assert!(find());
         tokio::time::advance(Duration::from_millis(1)).await;
         assert!(!find() && find() && find());
-        tokio::time::advance(MEANWHILE).await;
+        tokio::time::advance(LONGEST - ASKED_AGAIN).await;
         assert!(!find() && !find());
     }
 }

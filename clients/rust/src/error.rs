@@ -59,18 +59,6 @@ impl Error {
     pub(crate) fn is_from_server(&self) -> bool {
         self.of_redis().and_then(RedisError::code).is_some_and(|code| code != REPLY_LATE && code != REPLY_LOST)
     }
-
-    /// What kind of error it is, without what differs from call to call.
-    pub(crate) fn reason(&self) -> String {
-        let Some(error) = self.of_redis() else { return String::new() };
-        match error.code() {
-            Some(REPLY_LATE) => "no reply".to_owned(),
-            Some(code) => code.to_owned(),
-            None if error.is_timeout() => "no reply".to_owned(),
-            None if error.is_connection_refusal() => "no connection".to_owned(),
-            None => format!("{:?}", error.kind()),
-        }
-    }
 }
 
 /// What an error means for the call.
@@ -103,33 +91,31 @@ pub(crate) fn meaning(error: &RedisError, cluster: bool) -> Meaning {
         ErrorKind::Parse | ErrorKind::UnexpectedReturnType => return Meaning::Unexpected,
         _ => {}
     }
-    let detail = error.detail().unwrap_or_default();
-    let begins = |words: &str| detail.get(..words.len()).is_some_and(|start| start.eq_ignore_ascii_case(words));
     match error.code().unwrap_or_default() {
         REPLY_LOST | REPLY_LATE => Meaning::Lost,
         "TRYAGAIN" => Meaning::TryAgain,
         "NOSCRIPT" => Meaning::Missing,
         "MOVED" | "ASK" if cluster => Meaning::Unavailable,
-        "ERR" if begins("unknown command") || begins("function not found") => Meaning::Missing,
-        "ERR" if begins("max number of clients") => Meaning::Unavailable,
+        "ERR" if says(error, UNKNOWN_COMMAND) || says(error, FUNCTION_NOT_FOUND) => Meaning::Missing,
+        "ERR" if says(error, "max number of clients") => Meaning::Unavailable,
         code if UNAVAILABLE.contains(&code) => Meaning::Unavailable,
         _ => Meaning::Permanent,
     }
 }
 
-/// Whether the server does not know the command.
-pub(crate) fn is_unknown_command(error: &RedisError) -> bool {
-    meaning(error, false) == Meaning::Missing && starts(error, "unknown command")
+/// Whether it is an error without a code of its own that begins with these words.
+pub(crate) fn says(error: &RedisError, words: &str) -> bool {
+    let start = error.detail().and_then(|detail| detail.get(..words.len()));
+    error.code() == Some("ERR") && start.is_some_and(|start| start.eq_ignore_ascii_case(words))
 }
 
-/// Whether the server has functions and lacks this one.
-pub(crate) fn is_function_not_found(error: &RedisError) -> bool {
-    meaning(error, false) == Meaning::Missing && starts(error, "function not found")
-}
-
-fn starts(error: &RedisError, words: &str) -> bool {
-    error.detail().and_then(|detail| detail.get(..words.len())).is_some_and(|start| start.eq_ignore_ascii_case(words))
-}
+/// The server does not know the command, or the function.
+pub(crate) const UNKNOWN_COMMAND: &str = "unknown command";
+pub(crate) const FUNCTION_NOT_FOUND: &str = "function not found";
+/// The window of a calendar is over by the server's clock.
+pub(crate) const WINDOW_OVER: &str = "the window has ended";
+/// The holder of a reservation has settled it before.
+pub(crate) const SETTLED: &str = "this hold is settled";
 
 /// Whether the keys of a call are on their way between two nodes, of which one has said so. `cluster`: as in [`meaning`].
 pub(crate) fn is_moving(error: &RedisError, cluster: bool) -> bool {
@@ -139,16 +125,6 @@ pub(crate) fn is_moving(error: &RedisError, cluster: bool) -> bool {
         Some("MOVED" | "ASK") => cluster,
         _ => false,
     }
-}
-
-/// Whether the window of a calendar is over by the server's clock.
-pub(crate) fn is_window_over(error: &RedisError) -> bool {
-    error.code() == Some("ERR") && starts(error, "the window has ended")
-}
-
-/// Whether the holder of a reservation has settled it before.
-pub(crate) fn is_settled(error: &RedisError) -> bool {
-    error.code() == Some("ERR") && starts(error, "this hold is settled")
 }
 
 /// Whether the user of the ACL may not do this. A server says so only of commands that it has.

@@ -6,6 +6,8 @@ use std::fmt::Write;
 use std::slice;
 use std::time::Duration;
 
+#[cfg(feature = "tower")]
+use crate::decision::Outcome;
 use crate::decision::{AllDecision, Decision, State};
 use crate::rule::{Rule, seconds};
 
@@ -58,46 +60,51 @@ impl Headers {
     }
 }
 
+/// The methods of the two kinds of decision.
+macro_rules! described {
+    ($decision:ident) => {
+        impl $decision {
+            /// The values of `RateLimit-Policy`, `RateLimit` and, if the request is denied and will fit one day,
+            /// `Retry-After`. Of policies with one name, the later ones get a number behind it: `60s`, `60s-2`.
+            pub fn headers(&self) -> Headers {
+                headers(&self.policies(), self.allowed, self.retry_after)
+            }
+
+            /// The names of the policies that the request did not fit into.
+            pub fn violated_policies(&self) -> Vec<String> {
+                violated(self.policies())
+            }
+
+            /// The body of a denial, `application/problem+json` of type `quota-exceeded`. `None` if the request was allowed.
+            pub fn problem(&self) -> Option<String> {
+                (!self.allowed).then(|| problem(&self.violated_policies()))
+            }
+        }
+    };
+}
+
+described!(Decision);
+described!(AllDecision);
+
 impl Decision {
-    /// The values of `RateLimit-Policy`, `RateLimit` and, if the request is denied and will fit one day, `Retry-After`.
-    pub fn headers(&self) -> Headers {
-        headers(&self.policies(), self.allowed, self.retry_after)
-    }
-
-    /// The names of the policies that the request did not fit into.
-    pub fn violated_policies(&self) -> Vec<String> {
-        violated(self.policies())
-    }
-
-    /// The body of a denial, `application/problem+json` of type `quota-exceeded`. `None` if the request was allowed.
-    pub fn problem(&self) -> Option<String> {
-        (!self.allowed).then(|| problem(&self.violated_policies()))
-    }
-
     fn policies(&self) -> Vec<Policy<'_>> {
-        policies([(&self.rule, self.each.as_slice())])
+        policies([(self.rule(), self.each.as_slice())])
     }
 }
 
 impl AllDecision {
-    /// As [`Decision::headers`], for the policies of all rules. Of policies with one name, the later ones get a number
-    /// behind it: `60s`, `60s-2`.
-    pub fn headers(&self) -> Headers {
-        headers(&self.policies(), self.allowed, self.retry_after)
-    }
-
-    /// The names of the policies that the request did not fit into.
-    pub fn violated_policies(&self) -> Vec<String> {
-        violated(self.policies())
-    }
-
-    /// As [`Decision::problem`].
-    pub fn problem(&self) -> Option<String> {
-        (!self.allowed).then(|| problem(&self.violated_policies()))
-    }
-
     fn policies(&self) -> Vec<Policy<'_>> {
-        policies(self.each.iter().map(|decision| (&decision.rule, decision.each.as_slice())))
+        policies(self.each.iter().map(|decision| (decision.rule(), decision.each.as_slice())))
+    }
+}
+
+#[cfg(feature = "tower")]
+impl Outcome {
+    pub fn described(&self) -> (Headers, Vec<String>) {
+        match self {
+            Self::One(decision) => (decision.headers(), decision.violated_policies()),
+            Self::All(decision) => (decision.headers(), decision.violated_policies()),
+        }
     }
 }
 
@@ -105,10 +112,10 @@ impl AllDecision {
 #[derive(Debug)]
 pub(crate) struct Policy<'a> {
     pub name: String,
-    quota: u64,
+    pub quota: u64,
     /// Milliseconds. None for calendars, of which no two need be as long, and for leases: a quota of requests at a time is
     /// not bound to a time.
-    window: Option<u64>,
+    pub window: Option<u64>,
     unit: Option<&'a str>,
     /// Not known of the windows that were not asked for.
     pub state: Option<&'a State>,
@@ -131,8 +138,7 @@ pub(crate) fn policies<'a>(rules: impl IntoIterator<Item = (&'a Rule, &'a [State
 }
 
 fn policies_of<'a>(rule: &'a Rule, states: &'a [State], all: &mut Vec<Policy<'a>>) {
-    let label = rule.label();
-    let (name, unit) = (label.name.as_deref(), label.unit.as_deref());
+    let (name, unit) = (rule.common().name.as_deref(), rule.common().unit.as_deref());
     let by_window = |millis| format!("{}s", seconds(millis));
     let named = |millis| name.map_or_else(|| by_window(millis), str::to_owned);
     let state = states.first();
@@ -141,6 +147,7 @@ fn policies_of<'a>(rule: &'a Rule, states: &'a [State], all: &mut Vec<Policy<'a>
             let (millis, quota) = (rule.fill_millis(), rule.burst.saturating_add(1));
             Policy { name: named(millis), quota, window: Some(millis), unit, state }
         }
+        #[cfg(feature = "calendar")]
         Rule::Calendar(rule) => {
             let name = name.unwrap_or_else(|| rule.periods.unit.name()).to_owned();
             Policy { name, quota: rule.limit, window: None, unit, state }

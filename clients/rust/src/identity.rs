@@ -7,8 +7,12 @@ use std::sync::Arc;
 use http::request::Parts;
 use http::{HeaderName, HeaderValue};
 use ipnet::{IpNet, Ipv6Net};
+use sha2::{Digest, Sha256};
 
 use crate::error::InvalidArgument;
+
+/// How many bits of an IPv6 address count, unless set: what one customer has.
+pub(crate) const IPV6_PREFIX: u8 = 64;
 
 type Peer = Arc<dyn Fn(&Parts) -> Option<IpAddr> + Send + Sync>;
 
@@ -36,13 +40,20 @@ type Peer = Arc<dyn Fn(&Parts) -> Option<IpAddr> + Send + Sync>;
 pub struct ByAddress {
     peer: Peer,
     header: HeaderName,
-    rules: Addresses,
+    trusted: Vec<IpNet>,
+    ipv6_prefix: u8,
+    or_proxy: bool,
 }
 
 impl fmt::Debug for ByAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { peer: _, header, rules } = self;
-        f.debug_struct("ByAddress").field("header", header).field("rules", rules).finish_non_exhaustive()
+        let Self { header, trusted, ipv6_prefix, .. } = self;
+        let mut debug = f.debug_struct("ByAddress");
+        debug
+            .field("header", header)
+            .field("trusted", trusted)
+            .field("ipv6_prefix", ipv6_prefix)
+            .finish_non_exhaustive()
     }
 }
 
@@ -50,7 +61,7 @@ impl ByAddress {
     /// Takes what finds the peer's address, in the extensions of a request where the server puts it.
     pub fn new(peer: impl Fn(&Parts) -> Option<IpAddr> + Send + Sync + 'static) -> Self {
         let header = HeaderName::from_static("x-forwarded-for");
-        Self { peer: Arc::new(peer), header, rules: Addresses::default() }
+        Self { peer: Arc::new(peer), header, trusted: Vec::new(), ipv6_prefix: IPV6_PREFIX, or_proxy: false }
     }
 
     /// The addresses, or networks such as `10.0.0.0/8`, of the proxies in front of this service.
@@ -61,7 +72,7 @@ impl ByAddress {
         mut self,
         proxies: impl IntoIterator<Item = T>,
     ) -> Result<Self, InvalidArgument> {
-        self.rules.trusted = proxies.into_iter().map(|proxy| network(proxy.as_ref())).collect::<Result<_, _>>()?;
+        self.trusted = proxies.into_iter().map(|proxy| network(proxy.as_ref())).collect::<Result<_, _>>()?;
         Ok(self)
     }
 
@@ -81,7 +92,7 @@ impl ByAddress {
         if !(1..=128).contains(&bits) {
             return Err(InvalidArgument(format!("an IPv6 prefix must be from 1 to 128 bits, not {bits}")));
         }
-        self.rules.ipv6_prefix = bits;
+        self.ipv6_prefix = bits;
         Ok(self)
     }
 
@@ -89,36 +100,17 @@ impl ByAddress {
     /// identity: all such requests of a proxy share one limit.
     #[must_use]
     pub fn or_proxy(mut self) -> Self {
-        self.rules.or_proxy = true;
+        self.or_proxy = true;
         self
     }
 
     /// The identity of a request: `203.0.113.7` or `2001:db8:1:2::/64`. `None` if its address is not known.
     pub fn identity(&self, request: &Parts) -> Option<String> {
         let lines = request.headers.get_all(&self.header).iter();
-        self.rules.identity((self.peer)(request), lines.map(HeaderValue::as_bytes))
+        self.sender((self.peer)(request), lines.map(HeaderValue::as_bytes))
     }
-}
 
-#[derive(Debug, Clone)]
-struct Addresses {
-    trusted: Vec<IpNet>,
-    ipv6_prefix: u8,
-    or_proxy: bool,
-}
-
-impl Default for Addresses {
-    fn default() -> Self {
-        Self { trusted: Vec::new(), ipv6_prefix: 64, or_proxy: false }
-    }
-}
-
-impl Addresses {
-    fn identity<'a>(
-        &self,
-        peer: Option<IpAddr>,
-        forwarded: impl DoubleEndedIterator<Item = &'a [u8]>,
-    ) -> Option<String> {
+    fn sender<'a>(&self, peer: Option<IpAddr>, forwarded: impl DoubleEndedIterator<Item = &'a [u8]>) -> Option<String> {
         let mut sender = peer?.to_canonical();
         let lines = forwarded.rev().filter(|line| !line.trim_ascii().is_empty());
         for text in lines.flat_map(|line| line.rsplit(|byte| *byte == b',')) {
@@ -166,11 +158,26 @@ pub(crate) fn head(prefix: &[u8], policy: &str) -> Vec<u8> {
     head
 }
 
+/// An identity that is longer than this becomes its first bytes and a hash.
+pub(crate) const LONGEST: usize = 512;
+pub(crate) const KEPT: usize = 64;
+pub(crate) const MARK: &str = "%sha256:";
+
 /// An adapter's key. The identity is its hash tag, so that all rules about it lie in one slot of a cluster.
 pub(crate) fn key(head: &[u8], identity: &[u8]) -> Vec<u8> {
-    let mut key = Vec::with_capacity(head.len() + identity.len() + 1);
+    let mut key = Vec::with_capacity(head.len() + identity.len().min(LONGEST) + 1);
     key.extend_from_slice(head);
     escape(identity, b"%{}", &mut key);
+    let escaped = key.get(head.len()..).unwrap_or_default();
+    if escaped.len() > LONGEST {
+        let hash: String = Sha256::digest(escaped).iter().map(|byte| format!("{byte:02x}")).collect();
+        // Not within a character of UTF-8.
+        let behind = escaped.get(KEPT..).unwrap_or_default().iter();
+        let rest = behind.take_while(|byte| (0x80..0xC0).contains(*byte)).count().min(3);
+        key.truncate(head.len() + KEPT + rest);
+        key.extend_from_slice(MARK.as_bytes());
+        key.extend_from_slice(hash.as_bytes());
+    }
     key.push(b'}');
     key
 }
@@ -204,7 +211,7 @@ mod tests {
             }
             let peer = case["peer"].as_str().map(|peer| peer.parse().unwrap());
             let lines = case.get("forwarded").map(texts).unwrap_or_default();
-            let identity = by.rules.identity(peer, lines.iter().map(String::as_bytes));
+            let identity = by.sender(peer, lines.iter().map(String::as_bytes));
             assert_eq!(identity.as_deref(), case["identity"].as_str(), "{case}");
         }
         for case in cases::list(&file, "invalid", &["trusted", "ipv6_prefix"]) {
@@ -222,9 +229,8 @@ mod tests {
     #[test]
     fn what_names_no_address_counts_by_its_proxy() {
         let by = ByAddress::new(|_| None).trusted_proxies(["10.0.0.0/8"]).unwrap();
-        let identity = |by: &ByAddress, lines: &[&[u8]]| {
-            by.rules.identity(Some("10.0.0.1".parse().unwrap()), lines.iter().copied())
-        };
+        let identity =
+            |by: &ByAddress, lines: &[&[u8]]| by.sender(Some("10.0.0.1".parse().unwrap()), lines.iter().copied());
         let or_proxy = by.clone().or_proxy();
         for (lines, proxy) in [
             (&[&b"unknown, 10.0.0.2"[..]][..], "10.0.0.2"),
@@ -248,7 +254,14 @@ mod tests {
         for case in cases::list(&file, "keys", &known).iter().chain(cases::list(&file, "calendar", &known)) {
             let rule = cases::rule(&case["rule"]).unwrap();
             let head = head(case.get("prefix").map_or("rl:", text).as_bytes(), &rule.policy());
-            let key = key(&head, text(&case["identity"]).as_bytes());
+            let identity = match &case["identity"] {
+                serde_json::Value::Array(parts) => {
+                    let part = |part: &serde_json::Value| text(&part[0]).repeat(part[1].as_u64().unwrap() as usize);
+                    parts.iter().map(part).collect()
+                }
+                identity => text(identity).to_owned(),
+            };
+            let key = key(&head, identity.as_bytes());
             assert_eq!(String::from_utf8(key).unwrap(), text(&case["key"]), "{case}");
         }
     }

@@ -13,20 +13,29 @@ use http::request::Parts;
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{Either, Full};
+use tokio::time::Instant;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::decision::{AllDecision, Decision, State};
+use crate::call::Ask;
+use crate::decision::{Decision, Outcome, State};
 use crate::error::Error;
 use crate::headers::{self, Headers};
 use crate::identity;
-use crate::limiter::Limiter;
-#[cfg(feature = "local")]
+use crate::lease::{Held, random_holder};
+use crate::limiter::{LONGEST_LINGER, Leave, Limiter};
 use crate::local::{Local, NoRoom};
-use crate::rule::{Counting, Rule};
+use crate::rule::{Rule, Use};
 
-/// The deadline of a decision, unless set.
-const TIMEOUT: Duration = Duration::from_millis(250);
+/// The deadline of a decision, and what keys begin with, unless set.
+pub(crate) const TIMEOUT: Duration = Duration::from_millis(250);
+pub(crate) const PREFIX: &[u8] = b"rl:";
+/// Whether denials are remembered, unless set.
+pub(crate) const DENY_CACHE: bool = true;
+pub(crate) const DENIED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+pub(crate) const NO_IDENTITY: StatusCode = StatusCode::FORBIDDEN;
+pub(crate) const UNAVAILABLE: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
+pub(crate) const PROBLEM: &str = "application/problem+json";
 
 /// What happens to a request while the server is unavailable. A `tracing` event of level `WARN` of the limiter says when
 /// that begins, one of level `INFO` when it ends.
@@ -42,9 +51,9 @@ pub enum WhenUnavailable {
     Open,
     /// It is answered with 503 Service Unavailable.
     Closed,
-    /// The same rules hold in this process' memory, each limit divided by the number of processes that share it. What the
-    /// server has counted is not known there, and a window begins with its first request.
-    #[cfg(feature = "local")]
+    /// The same rules hold in this process' memory, by one plain counter for each key and window, which begins with its first
+    /// request; each limit is divided by the number of processes that share it. What the server has counted is not known
+    /// there, a throttle is a window in which its bucket fills, and leases are let through.
     Local {
         /// How many processes share the limits, at least 1.
         processes: u32,
@@ -71,7 +80,7 @@ pub struct Check {
 
 impl Check {
     /// Holds a request to a rule, by an identity: an address, a user, an API key. `None` if it has none.
-    pub fn new(rule: impl Counting, identity: Option<impl Into<Vec<u8>>>) -> Self {
+    pub fn new(rule: impl Into<Rule>, identity: Option<impl Into<Vec<u8>>>) -> Self {
         Self { rule: rule.into(), identity: identity.map(Into::into) }
     }
 }
@@ -139,7 +148,10 @@ type OnRefused = Arc<dyn Fn(&Refusal<'_>) -> Response<String> + Send + Sync>;
 ///
 /// A key is the prefix, the policy (the rule's name, or else its kind with its limits) and the identity:
 /// `rl:sliding-100/60s:{203.0.113.7}`. So two layers with two rules are two limits. Two layers with the same rule are
-/// one, unless the rules have names.
+/// one, unless the rules have names. An identity of more than 512 bytes is shortened to its beginning and a hash.
+///
+/// By a [`Lease`](crate::Lease), so many requests of an identity are under way at a time: each holds a place, which is
+/// renewed meanwhile, until its response has been sent or its client has gone. The layer makes up the holders.
 ///
 /// ```no_run
 /// # use redis_rl_client::{Limiter, RateLimitLayer, Rule};
@@ -161,7 +173,7 @@ pub struct RateLimitLayer {
 #[derive(Clone)]
 struct Shared {
     limiter: Limiter,
-    checks: Checks,
+    checks: By<Vec<Check>>,
     prefix: Vec<u8>,
     cost: Option<By<u64>>,
     skip: Option<By<bool>>,
@@ -171,14 +183,7 @@ struct Shared {
     without_identity: WithoutIdentity,
     timeout: Duration,
     deny_cache: bool,
-    #[cfg(feature = "local")]
     local: Option<Arc<Local>>,
-}
-
-#[derive(Clone)]
-enum Checks {
-    Given(Vec<(Rule, By<Option<Vec<u8>>>)>),
-    PerRequest(By<Vec<Check>>),
 }
 
 impl RateLimitLayer {
@@ -186,10 +191,10 @@ impl RateLimitLayer {
     /// that of the sender's address.
     pub fn new<K: Into<Vec<u8>>>(
         limiter: Limiter,
-        rule: impl Counting,
+        rule: impl Into<Rule>,
         identity: impl Fn(&Parts) -> Option<K> + Send + Sync + 'static,
     ) -> Self {
-        Self::with_checks(limiter, Checks::Given(Vec::new())).and(rule, identity)
+        Self::per_request(limiter, |_| Vec::new()).and(rule, identity)
     }
 
     /// Holds each request to the rules that a function has for it: those of the customer's plan, of the route, or none.
@@ -198,14 +203,10 @@ impl RateLimitLayer {
     /// A limit on a route is best named by the route's template, such as that of axum's `MatchedPath`, and never by the
     /// path. Making a rule for each request costs little; cloning a rule that was made before costs less.
     pub fn per_request(limiter: Limiter, checks: impl Fn(&Parts) -> Vec<Check> + Send + Sync + 'static) -> Self {
-        Self::with_checks(limiter, Checks::PerRequest(Arc::new(checks)))
-    }
-
-    fn with_checks(limiter: Limiter, checks: Checks) -> Self {
         let shared = Shared {
             limiter,
-            checks,
-            prefix: b"rl:".to_vec(),
+            checks: Arc::new(checks),
+            prefix: PREFIX.to_vec(),
             cost: None,
             skip: None,
             on_denied: None,
@@ -213,8 +214,7 @@ impl RateLimitLayer {
             when_unavailable: WhenUnavailable::default(),
             without_identity: WithoutIdentity::default(),
             timeout: TIMEOUT,
-            deny_cache: true,
-            #[cfg(feature = "local")]
+            deny_cache: DENY_CACHE,
             local: None,
         };
         Self { shared: Arc::new(shared) }
@@ -225,21 +225,17 @@ impl RateLimitLayer {
     #[must_use]
     pub fn and<K: Into<Vec<u8>>>(
         self,
-        rule: impl Counting,
+        rule: impl Into<Rule>,
         identity: impl Fn(&Parts) -> Option<K> + Send + Sync + 'static,
     ) -> Self {
-        let identity = move |request: &Parts| identity(request).map(Into::into);
-        let another: (Rule, By<Option<Vec<u8>>>) = (rule.into(), Arc::new(identity));
-        self.with(|shared| match &mut shared.checks {
-            Checks::Given(checks) => checks.push(another),
-            Checks::PerRequest(checks) => {
-                let (checks, (rule, identity)) = (Arc::clone(checks), another);
-                shared.checks = Checks::PerRequest(Arc::new(move |request| {
-                    let mut checks = checks(request);
-                    checks.push(Check { rule: rule.clone(), identity: identity(request) });
-                    checks
-                }));
-            }
+        let rule = rule.into();
+        self.with(|shared| {
+            let others = Arc::clone(&shared.checks);
+            shared.checks = Arc::new(move |request| {
+                let mut checks = others(request);
+                checks.push(Check::new(&rule, identity(request)));
+                checks
+            });
         })
     }
 
@@ -275,7 +271,6 @@ impl RateLimitLayer {
     pub fn when_unavailable(self, policy: WhenUnavailable) -> Self {
         self.with(|shared| {
             shared.when_unavailable = policy;
-            #[cfg(feature = "local")]
             if let WhenUnavailable::Local { processes } = policy {
                 shared.local = Some(Arc::new(Local::new(processes)));
             }
@@ -300,8 +295,9 @@ impl RateLimitLayer {
         self.with(|shared| shared.timeout = timeout)
     }
 
-    /// Whether denials are remembered, as [`Options::deny_cache`](crate::Options::deny_cache) says: `true` unless set. The
-    /// memory is the limiter's, of 10,000 keys unless its options say how many.
+    /// Whether denials are remembered: `true` unless set. For its wait, and a second at most, the same or a heavier request
+    /// is denied in this process. 10,000 denials are kept, in 4 MB at most, by the limiter: its own refund, reset or release
+    /// forgets them, and what other processes give back is seen within the second.
     #[must_use]
     pub fn deny_cache(self, remembers: bool) -> Self {
         self.with(|shared| shared.deny_cache = remembers)
@@ -323,9 +319,6 @@ impl fmt::Debug for RateLimitLayer {
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("RateLimitLayer");
-        if let Checks::Given(checks) = &self.checks {
-            debug.field("rules", &checks.iter().map(|(rule, _)| rule).collect::<Vec<_>>());
-        }
         debug.field("when_unavailable", &self.when_unavailable).field("timeout", &self.timeout).finish_non_exhaustive()
     }
 }
@@ -335,7 +328,7 @@ impl<S> Layer<S> for RateLimitLayer {
 
     fn layer(&self, inner: S) -> Self::Service {
         let mut shared = Shared::clone(&self.shared);
-        shared.limiter = shared.limiter.timeout(shared.timeout).remembering(shared.deny_cache);
+        shared.limiter = shared.limiter.with_timeout(shared.timeout).remembering(shared.deny_cache);
         RateLimit { inner, shared: Arc::new(shared) }
     }
 }
@@ -347,35 +340,20 @@ pub struct RateLimit<S> {
     shared: Arc<Shared>,
 }
 
-/// The future of a [`RateLimit`].
-pub struct ResponseFuture<R, E>(Pin<Box<dyn Future<Output = Result<R, E>> + Send>>);
-
-impl<R, E> fmt::Debug for ResponseFuture<R, E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ResponseFuture").finish_non_exhaustive()
-    }
-}
-
-impl<R, E> Future for ResponseFuture<R, E> {
-    type Output = Result<R, E>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.as_mut().poll(context)
-    }
-}
-
 pin_project_lite::pin_project! {
     /// The body of a response: that of the service, or that of a denial.
     #[derive(Debug)]
     pub struct ResponseBody<T: Body> {
         #[pin]
         inner: Either<T, Full<T::Data>>,
+        // The places of the request, which end with the response.
+        held: Vec<Held>,
     }
 }
 
 impl<T: Body + Default> Default for ResponseBody<T> {
     fn default() -> Self {
-        Self { inner: Either::Left(T::default()) }
+        Self { inner: Either::Left(T::default()), held: Vec::new() }
     }
 }
 
@@ -390,7 +368,12 @@ where
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
-        self.project().inner.poll_frame(context)
+        let this = self.project();
+        let frame = this.inner.poll_frame(context);
+        if let Poll::Ready(None) = frame {
+            this.held.clear();
+        }
+        frame
     }
 
     fn is_end_stream(&self) -> bool {
@@ -414,7 +397,7 @@ where
 {
     type Response = Response<ResponseBody<T>>;
     type Error = S::Error;
-    type Future = ResponseFuture<Self::Response, S::Error>;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, S::Error>> + Send>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.inner.poll_ready(context)
@@ -425,102 +408,57 @@ where
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
         let shared = Arc::clone(&self.shared);
-        ResponseFuture(Box::pin(async move {
+        Box::pin(async move {
             let (mut parts, body) = request.into_parts();
-            let fields = match shared.decide(&parts).await {
-                Verdict::Pass(decided, fields) => {
+            let (fields, held) = match shared.decide(&parts).await {
+                Verdict::Pass { decided, fields, held } => {
                     let mut decisions = parts.extensions.remove::<Decisions>().unwrap_or_default();
                     decisions.0.extend(decided);
                     parts.extensions.insert(decisions);
-                    fields
+                    (fields, held)
                 }
                 Verdict::Answer(response) => {
-                    return Ok(
-                        response.map(|body| ResponseBody { inner: Either::Right(Full::new(T::Data::from(body))) })
-                    );
+                    let body = |text| Either::Right(Full::new(T::Data::from(text)));
+                    return Ok(response.map(|text| ResponseBody { inner: body(text), held: Vec::new() }));
                 }
             };
             let mut response = inner.call(Request::from_parts(parts, body)).await?;
             if let Some(fields) = fields {
                 describe(&mut response, &fields);
             }
-            Ok(response.map(|body| ResponseBody { inner: Either::Left(body) }))
-        }))
+            Ok(response.map(|body| ResponseBody { inner: Either::Left(body), held }))
+        })
     }
 }
 
-struct NoIdentity;
-
 /// What becomes of a request.
 enum Verdict {
-    /// It goes on to the service.
-    Pass(Vec<Decided>, Option<Headers>),
+    /// It goes on to the service. Without fields the server has not counted it.
+    Pass { decided: Vec<Decided>, fields: Option<Headers>, held: Vec<Held> },
     /// It is answered without the service.
     Answer(Response<String>),
 }
 
 impl Verdict {
-    /// It goes on, and the server has not counted it.
     fn uncounted() -> Self {
-        Self::Pass(Vec::new(), None)
+        Self::Pass { decided: Vec::new(), fields: None, held: Vec::new() }
     }
 }
 
-/// The decision on a request, by one rule or several.
-// It is taken apart where it arrives, and never kept.
-#[allow(clippy::large_enum_variant)]
-enum Outcome {
-    One(Decision),
-    All(AllDecision),
-}
-
-impl Outcome {
-    fn state(&self) -> State {
-        match self {
-            Self::One(decision) => decision.state(),
-            Self::All(decision) => decision.state(),
-        }
-    }
-
-    fn headers(&self) -> Headers {
-        match self {
-            Self::One(decision) => decision.headers(),
-            Self::All(decision) => decision.headers(),
-        }
-    }
-
-    fn violated(&self) -> Vec<String> {
-        match self {
-            Self::One(decision) => decision.violated_policies(),
-            Self::All(decision) => decision.violated_policies(),
-        }
-    }
-
-    fn decisions(self) -> Vec<Decision> {
-        match self {
-            Self::One(decision) => vec![decision],
-            Self::All(decision) => decision.each,
-        }
-    }
+/// The places of a request that was let in.
+fn places(limiter: &Limiter, ask: &Ask, outcome: &Outcome, sent: Instant) -> Vec<Held> {
+    let each = ask.keys.iter().zip(outcome.each());
+    each.filter_map(|(key, decision)| Held::of(limiter, limiter.bare(key), decision, sent)).collect()
 }
 
 impl Shared {
-    /// The keys and rules for a request; none if it is not to be counted.
-    fn asked(&self, request: &Parts) -> Result<Vec<(Vec<u8>, Rule)>, NoIdentity> {
+    /// The keys and rules for a request; none if it is not to be counted, `None` if it has no identity.
+    fn asked(&self, request: &Parts) -> Option<Vec<(Vec<u8>, Rule)>> {
         let cost = self.cost.as_ref().map(|cost| cost(request));
         if cost == Some(0) || self.skip.as_ref().is_some_and(|skip| skip(request)) {
-            return Ok(Vec::new());
+            return Some(Vec::new());
         }
-        let checks = match &self.checks {
-            Checks::Given(checks) => {
-                let check = |(rule, identity): &(Rule, By<Option<Vec<u8>>>)| Check {
-                    rule: rule.clone(),
-                    identity: identity(request),
-                };
-                checks.iter().map(check).collect()
-            }
-            Checks::PerRequest(checks) => checks(request),
-        };
+        let checks = (self.checks)(request);
         let mut asked = Vec::with_capacity(checks.len());
         for Check { rule, identity } in checks {
             let Some(identity) = identity.filter(|identity| !identity.is_empty()) else {
@@ -528,57 +466,68 @@ impl Shared {
                     continue;
                 }
                 tracing::debug!(limiter = self.limiter.name(), "a request without an identity was refused");
-                return Err(NoIdentity);
+                return None;
             };
             let key = identity::key(&identity::head(&self.prefix, &rule.policy()), &identity);
-            asked.push((key, if let Some(cost) = cost { rule.weighing(cost) } else { rule }));
+            let rule = match (rule, cost) {
+                (Rule::Lease(rule), _) => rule.holder(random_holder()).into(),
+                (rule, Some(cost)) => rule.weighing(cost),
+                (rule, None) => rule,
+            };
+            asked.push((key, rule));
         }
-        Ok(asked)
+        Some(asked)
     }
 
     async fn decide(&self, request: &Parts) -> Verdict {
-        let Ok(asked) = self.asked(request) else { return self.refuse(request, StatusCode::FORBIDDEN, None) };
-        let outcome = match asked.as_slice() {
-            [] => return Verdict::uncounted(),
-            [(key, rule)] => self.limiter.hit(key, rule).await.map(Outcome::One),
-            _ => {
-                let rules = asked.iter().map(|(key, rule)| (key, rule.clone()));
-                self.limiter.all(rules).await.map(Outcome::All)
-            }
+        let Some(asked) = self.asked(request) else { return self.refuse(request, NO_IDENTITY, None) };
+        let (several, sent) = (asked.len() > 1, Instant::now());
+        if asked.is_empty() {
+            return Verdict::uncounted();
+        }
+        let ask = match self.limiter.ask(asked, several, if several { Use::Check } else { Use::Hit }) {
+            Ok(ask) => Arc::new(ask),
+            Err(error) => return self.undecided(request, &error.into()),
         };
-        match outcome {
+        let (asked, holds) = (Arc::clone(&ask), ask.rules.iter().any(|rule| matches!(rule, Rule::Lease(_))));
+        let leave = Leave::new(LONGEST_LINGER, move |limiter, outcome| async move {
+            drop(places(&limiter, &asked, &outcome, sent));
+        });
+        match self.limiter.decide(&ask, holds.then_some(leave)).await {
             Ok(outcome) => {
-                let (state, fields) = (outcome.state(), outcome.headers());
+                let (state, (fields, violated)) = (outcome.state(), outcome.described());
                 if state.allowed {
-                    let keys = asked.into_iter().map(|(key, _)| key);
-                    let decided = keys.zip(outcome.decisions()).map(|(key, decision)| Decided { key, decision });
-                    return Verdict::Pass(decided.collect(), Some(fields));
+                    let held = places(&self.limiter, &ask, &outcome, sent);
+                    let each = ask.keys.iter().zip(outcome.each());
+                    let decided = each.map(|(key, decision)| Decided {
+                        key: self.limiter.bare(key).to_vec(),
+                        decision: decision.clone(),
+                    });
+                    return Verdict::Pass { decided: decided.collect(), fields: Some(fields), held };
                 }
-                let violated_policies = &outcome.violated();
+                let violated_policies = &violated;
                 let retry_after = state.retry_after;
                 let mut response = self.deny(&Denial { request, retry_after, violated_policies, state: Some(state) });
                 describe(&mut response, &fields);
                 Verdict::Answer(response)
             }
-            Err(error) if error.is_unavailable() => self.decide_without(request, &asked, &error),
-            Err(error) => {
-                let limiter = self.limiter.name();
-                tracing::debug!(limiter, %error, "a request could not be decided on, and was refused");
-                self.refuse(request, StatusCode::INTERNAL_SERVER_ERROR, Some(&error))
-            }
+            Err(error) if error.is_unavailable() => self.decide_without(request, &ask, &error),
+            Err(error) => self.undecided(request, &error),
         }
     }
 
+    fn undecided(&self, request: &Parts, error: &Error) -> Verdict {
+        tracing::debug!(limiter = self.limiter.name(), %error, "a request could not be decided on, and was refused");
+        self.refuse(request, StatusCode::INTERNAL_SERVER_ERROR, Some(error))
+    }
+
     /// The decision while the server is unavailable.
-    fn decide_without(&self, request: &Parts, asked: &[(Vec<u8>, Rule)], error: &Error) -> Verdict {
-        #[cfg(not(feature = "local"))]
-        let _ = asked;
+    fn decide_without(&self, request: &Parts, ask: &Ask, error: &Error) -> Verdict {
         match self.when_unavailable {
             WhenUnavailable::Open => Verdict::uncounted(),
-            WhenUnavailable::Closed => self.refuse(request, StatusCode::SERVICE_UNAVAILABLE, Some(error)),
-            #[cfg(feature = "local")]
+            WhenUnavailable::Closed => self.refuse(request, UNAVAILABLE, Some(error)),
             WhenUnavailable::Local { .. } => {
-                let decided = self.local.as_ref().map_or(Ok(()), |local| local.decide(asked));
+                let decided = self.local.as_ref().map_or(Ok(()), |local| local.decide(ask));
                 let Err(NoRoom { retry_after, violated }) = decided else { return Verdict::uncounted() };
                 let mut response =
                     self.deny(&Denial { request, retry_after, violated_policies: &violated, state: None });
@@ -607,7 +556,7 @@ impl Shared {
             return handler(denial);
         }
         let problem = headers::problem(denial.violated_policies);
-        answer(denial.request, StatusCode::TOO_MANY_REQUESTS, "quota exceeded", problem)
+        answer(denial.request, DENIED, "quota exceeded", problem)
     }
 }
 
@@ -617,14 +566,14 @@ fn answer(request: &Parts, status: StatusCode, message: &'static str, problem: S
     if !content_type.is_some_and(|content_type| content_type.starts_with(b"application/grpc")) {
         let mut response = Response::new(problem);
         *response.status_mut() = status;
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM));
         return response;
     }
     // RESOURCE_EXHAUSTED, PERMISSION_DENIED, UNAVAILABLE, INTERNAL
     let code = match status {
-        StatusCode::TOO_MANY_REQUESTS => "8",
-        StatusCode::FORBIDDEN => "7",
-        StatusCode::SERVICE_UNAVAILABLE => "14",
+        DENIED => "8",
+        NO_IDENTITY => "7",
+        UNAVAILABLE => "14",
         _ => "13",
     };
     let mut response = Response::new(String::new());

@@ -1,4 +1,4 @@
-//! A lease that is held, and its end.
+//! A lease that is held.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -8,15 +8,11 @@ use std::time::{Duration, SystemTime};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use crate::calendar::Clock;
 use crate::decision::{Attempt, Decision};
 use crate::error::Error;
-use crate::limiter::{GiveBack, Limiter};
-use crate::renewal::{Renewals, Renewed, Term};
-use crate::rule::{Lease, Rule};
-
-/// For how long a call for a lease is listened to that its caller has left, at most: what it takes then is given back.
-const LONGEST_LINGER: Duration = Duration::from_secs(60);
+use crate::held::{Hold, Renewals};
+use crate::limiter::{Leave, Limiter};
+use crate::rule::{Lease, Use};
 
 impl Limiter {
     /// Asks for a lease: `RL.ACQUIRE`. A lease rule without a holder gets a random one.
@@ -27,48 +23,43 @@ impl Limiter {
     /// # Errors
     /// As [`Error`] says. After [`Error::ReplyLost`] the lease may be held, and ends by itself.
     pub async fn acquire(&self, key: impl AsRef<[u8]>, rule: &Lease) -> Result<Attempt<Held>, Error> {
-        let rule = if rule.holder.is_some() { rule.clone() } else { rule.clone().holder(random_holder()) };
-        let (key, sent) = (key.as_ref(), Instant::now());
-        let (its_key, its_holder) = (key.to_vec(), rule.holder.clone().unwrap_or_default());
-        let give_back: GiveBack = Box::new(move |limiter| {
-            Box::pin(async move {
-                if let Err(error) = limiter.release(&its_key, [its_holder]).await {
-                    not_given_back(&limiter, &its_key, &error);
-                }
-            })
+        let (key, rule, sent) = (key.as_ref(), rule.clone().with_holder(), Instant::now());
+        let ask = Arc::new(self.ask([(key, (&rule).into())], false, Use::Hit)?);
+        let (its_key, its_rule) = (key.to_vec(), rule.clone());
+        let leave = Leave::new(rule.length(), move |limiter, _| async move {
+            give_back(&limiter, &its_key, &its_rule).await;
         });
-        let linger = rule.length().min(LONGEST_LINGER);
-        let asked = self.one(key, Rule::from(&rule))?;
-        let decision = self.hit_or(asked, Arc::new(Clock::now()), linger, Some(give_back)).await?;
+        let decision = self.decide(&ask, Some(leave)).await?.one()?;
         if !decision.allowed {
             return Ok(Attempt::Denied(decision));
         }
-        Ok(Attempt::Granted(Held::new(self.clone(), key.to_vec(), rule, decision, sent)))
+        let hold = Hold::new(self.clone(), ask, sent, rule.length());
+        Ok(Attempt::Granted(Held { hold, rule, decision, armed: true, renewals: None }))
     }
 
     /// A lease for a block of work: waits up to `timeout` for a place, and renews the lease for as long as the [`Held`]
     /// lives. Of the callers that wait for a place at a key, one asks for it at a time, in the order in which they came.
+    /// While the server is unavailable it tries again each second.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire), at the first error.
+    /// As [`acquire`](Self::acquire); those of a server that is unavailable when the time is over.
     pub async fn hold(&self, key: impl AsRef<[u8]>, rule: &Lease, timeout: Duration) -> Result<Attempt<Held>, Error> {
-        let key = key.as_ref();
-        let rule = if rule.holder.is_some() { rule.clone() } else { rule.clone().holder(random_holder()) };
-        let mut wait = self.begin_wait(key, &Rule::from(&rule), timeout).await;
-        loop {
-            let decision = match self.during(&wait).acquire(key, &rule).await? {
-                Attempt::Granted(mut held) => {
-                    // Renewals have the deadline of this limiter.
-                    held.limiter = self.clone();
-                    held.keep_alive();
-                    return Ok(Attempt::Granted(held));
-                }
-                Attempt::Denied(decision) => decision,
-            };
-            if !wait.again(decision.retry_after).await {
-                return Ok(Attempt::Denied(decision));
-            }
+        let (key, rule) = (key.as_ref(), &rule.clone().with_holder());
+        let acquire = |limiter: Self, _| async move { limiter.acquire(key, rule).await };
+        let mut attempt = self.until_let_in(key, true, timeout, acquire).await;
+        if let Ok(Attempt::Granted(held)) = &mut attempt {
+            // Renewals have the deadline of this limiter.
+            held.hold.limiter = self.clone();
+            held.keep_alive();
         }
+        attempt
+    }
+}
+
+impl Lease {
+    /// With a random holder where it has none.
+    pub(crate) fn with_holder(self) -> Self {
+        if self.holder.is_some() { self } else { self.holder(random_holder()) }
     }
 }
 
@@ -103,20 +94,24 @@ impl Limiter {
 #[derive(Debug)]
 #[must_use = "a lease that is dropped is given back"]
 pub struct Held {
-    limiter: Limiter,
-    key: Vec<u8>,
+    hold: Hold,
     rule: Lease,
     decision: Decision,
     /// Whether it is to be given back when dropped.
     armed: bool,
-    term: Term,
     renewals: Option<Renewals>,
 }
 
 impl Held {
-    fn new(limiter: Limiter, key: Vec<u8>, rule: Lease, decision: Decision, sent: Instant) -> Self {
-        let term = Term::new(sent, rule.length());
-        Self { limiter, key, rule, decision, armed: true, term, renewals: None }
+    /// One that was granted together with others by a call that was sent at this time. It is renewed.
+    #[cfg(feature = "tower")]
+    pub(crate) fn of(limiter: &Limiter, key: &[u8], decision: &Decision, sent: Instant) -> Option<Self> {
+        let crate::Rule::Lease(rule) = decision.rule() else { return None };
+        let ask = limiter.ask([(key, decision.rule().clone())], false, Use::Hit).ok()?;
+        let hold = Hold::new(limiter.clone(), Arc::new(ask), sent, rule.length());
+        let mut held = Self { hold, rule: rule.clone(), decision: decision.clone(), armed: true, renewals: None };
+        held.keep_alive();
+        Some(held)
     }
 
     /// Who holds it.
@@ -131,12 +126,12 @@ impl Held {
 
     /// Whether the lease is over: it was not renewed in time, or the server refused to. Once lost it stays lost.
     pub fn is_lost(&self) -> bool {
-        self.term.is_lost()
+        self.hold.is_lost()
     }
 
     /// Waits until the lease is over.
     pub async fn lost(&self) {
-        self.term.lost().await;
+        self.hold.lost().await;
     }
 
     /// Renews the lease for its whole length from now. Answers whether it is still held: a lease that is lost is not
@@ -145,9 +140,8 @@ impl Held {
     /// # Errors
     /// As [`Error`] says. The lease then runs on as before, or as renewed.
     pub async fn renew(&mut self) -> Result<bool, Error> {
-        let call = self.limiter.hit(&self.key, &self.rule);
-        if let Some(decision) = self.term.renew(call, |decision| decision.allowed).await? {
-            self.decision = decision;
+        if let Some(outcome) = self.hold.renew().await? {
+            self.decision = outcome.one()?;
         }
         Ok(!self.is_lost())
     }
@@ -155,15 +149,7 @@ impl Held {
     /// Renews the lease three times in its length, in a task that ends with this value or when the lease is lost. To be
     /// called on a Tokio runtime. A renewal that fails is tried again at the next time, with a `tracing` event.
     pub fn keep_alive(&mut self) {
-        let (limiter, key, rule, term) = (self.limiter.clone(), self.key.clone(), self.rule.clone(), self.term.clone());
-        let renew = move || {
-            let (limiter, key, rule, term) = (limiter.clone(), key.clone(), rule.clone(), term.clone());
-            async move {
-                term.renew(limiter.hit(&key, &rule), |decision| decision.allowed).await?;
-                Ok(Renewed::GoesOn)
-            }
-        };
-        self.renewals = Some(self.term.keep("lease", self.limiter.name(), &self.key, renew));
+        self.renewals = Some(self.hold.keep("lease"));
     }
 
     /// Gives the lease back. Answers whether it was held until now. It is not an error if the server cannot be told: the
@@ -174,35 +160,33 @@ impl Held {
             renewals.end().await;
         }
         let lost = self.is_lost();
-        let released = self.limiter.release(&self.key, [self.holder()]).await;
+        let released = give_back(&self.hold.limiter, self.hold.key(), &self.rule).await;
         // Not before: where this future is dropped half-way, the drop of the lease gives it back.
         self.armed = false;
-        match released {
-            Ok(released) => released > 0 && !lost,
-            Err(error) => {
-                not_given_back(&self.limiter, &self.key, &error);
-                !lost
-            }
-        }
+        released.is_none_or(|released| released > 0) && !lost
     }
 }
 
-fn not_given_back(limiter: &Limiter, key: &[u8], error: &Error) {
-    tracing::warn!(limiter = limiter.name(), key = %key.escape_ascii(), %error, "a lease was not given back, and ends by itself");
+/// How many were given back; `None` if the server could not be told.
+async fn give_back(limiter: &Limiter, key: &[u8], rule: &Lease) -> Option<u64> {
+    let released = limiter.release(key, rule.holder.as_deref()).await;
+    let warn = |error: &Error| {
+        let (limiter, key) = (limiter.name(), key.escape_ascii());
+        tracing::warn!(limiter, %key, %error, "a lease was not given back, and ends by itself");
+    };
+    released.inspect_err(warn).ok()
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
         let renewals = self.renewals.take();
         let (true, Ok(runtime)) = (self.armed, Handle::try_current()) else { return };
-        let (limiter, key, holder) = (self.limiter.clone(), self.key.clone(), self.holder().to_vec());
+        let (hold, rule) = (self.hold.clone(), self.rule.clone());
         runtime.spawn(async move {
             if let Some(renewals) = renewals {
                 renewals.end().await;
             }
-            if let Err(error) = limiter.release(&key, [holder]).await {
-                not_given_back(&limiter, &key, &error);
-            }
+            give_back(&hold.limiter, hold.key(), &rule).await;
         });
     }
 }

@@ -9,11 +9,13 @@
 //! [`RateLimitLayer`] puts rules before a tower service.
 
 mod breaker;
+#[cfg(feature = "calendar")]
 mod calendar;
 mod call;
 #[cfg(test)]
 #[path = "../tests/unit/cases.rs"]
 mod cases;
+mod clock;
 #[cfg(feature = "cluster")]
 mod cluster;
 mod connection;
@@ -21,23 +23,26 @@ mod decision;
 mod denials;
 mod error;
 mod headers;
+mod held;
 #[cfg(feature = "tower")]
 mod identity;
 #[cfg(feature = "tower")]
 mod layer;
 mod lease;
 mod limiter;
-#[cfg(feature = "local")]
+#[cfg(feature = "tower")]
 mod local;
 mod mode;
 mod on_demand;
 mod options;
-mod renewal;
+mod reply;
 mod reservation;
 mod rule;
 mod waits;
 mod wire;
 
+#[cfg(feature = "calendar")]
+pub use calendar::Calendar;
 pub use connection::Connection;
 pub use decision::{Admission, AllDecision, Attempt, Decision, Refund, Settled, State};
 pub use error::{Error, InvalidArgument};
@@ -46,8 +51,8 @@ pub use headers::Headers;
 pub use identity::ByAddress;
 #[cfg(feature = "tower")]
 pub use layer::{
-    Check, Decided, Decisions, Denial, RateLimit, RateLimitLayer, Refusal, ResponseBody, ResponseFuture,
-    WhenUnavailable, WithoutIdentity,
+    Check, Decided, Decisions, Denial, RateLimit, RateLimitLayer, Refusal, ResponseBody, WhenUnavailable,
+    WithoutIdentity,
 };
 pub use lease::Held;
 pub use limiter::Limiter;
@@ -55,4 +60,4 @@ pub use mode::Mode;
 pub use options::{Event, Options, Stats};
 pub use redis;
 pub use reservation::Reservation;
-pub use rule::{Calendar, Counting, Fixed, Lease, Metered, Rates, Rule, Sliding, Throttle, Window};
+pub use rule::{Counting, Fixed, Lease, Metered, Rates, Rule, Sliding, Throttle, Turning, Window};

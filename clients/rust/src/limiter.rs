@@ -8,26 +8,26 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
-use redis::Cmd;
+use redis::{Cmd, Value};
 use tokio::runtime::Handle;
 use tokio::sync;
 use tokio::time::Instant;
 
 use crate::breaker::Breakers;
-use crate::calendar::Clock;
-use crate::call::Call;
+use crate::call::{Ask, Call, Command};
+use crate::clock::{Clock, unix_millis};
 use crate::connection::{Connection, Failure, Progress, Shows, Stage, To};
-use crate::decision::{Admission, AllDecision, Decision, Refund, Settled, State, count, unix_millis};
-use crate::denials::{Asked, Denials, Denied};
+use crate::decision::{Admission, AllDecision, Decision, Outcome, Refund, State, count};
+use crate::denials::Denials;
 use crate::error::{
-    Error, InvalidArgument, Meaning, SHORTEST_PATIENCE, is_forbidden, is_function_not_found, is_moving,
-    is_unknown_command, is_window_over, meaning, no_answer,
+    Error, FUNCTION_NOT_FOUND, InvalidArgument, Meaning, SHORTEST_PATIENCE, UNKNOWN_COMMAND, WINDOW_OVER, is_forbidden,
+    is_moving, meaning, no_answer, says,
 };
 use crate::mode::{LIBRARY, Mode};
 use crate::options::{Event, Options, Stats};
-use crate::rule::{Counting, Rule, Use, seconds};
-use crate::waits::{Lines, Wait};
-use crate::wire::{Item, Reply};
+use crate::reply::texts;
+use crate::rule::{Counting, Rule, Turning, Use, seconds};
+use crate::waits::Lines;
 
 /// The pause before a call is sent again whose keys are between two nodes, at first and at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
@@ -35,15 +35,13 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// For how long a probe of the server may take, which no call waits for.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// For how long a reply that has arrived is looked for before a call is given up at its deadline.
-const TURNS: Duration = Duration::from_millis(5);
+const LAST_LOOK: Duration = Duration::from_millis(5);
 /// For how long a call has to wait for its reply, at most, before the server is taken for one that hangs.
 const LONGEST_PATIENCE: Duration = Duration::from_secs(1);
-/// How long calls fail at once after a failure, at least and at most: for as long as one of them may take.
-const SHORTEST_OUTAGE_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_OUTAGE_PAUSE: Duration = Duration::from_secs(1);
-/// How many denied keys are remembered where a layer has it so, and the options do not say how many.
-#[cfg(feature = "tower")]
-const DENY_CACHE: usize = 10_000;
+/// For how long a call is listened to that its caller has left, at most: what it takes then is given back.
+pub(crate) const LONGEST_LINGER: Duration = Duration::from_secs(60);
+/// The longest wait for a turn.
+pub(crate) const LONGEST_TURN: Duration = Duration::from_secs(3600);
 
 /// Decides on requests, by a server or a cluster. Cheap to clone; clones share the connection and what is known of the
 /// server.
@@ -51,12 +49,12 @@ const DENY_CACHE: usize = 10_000;
 /// Every method is one call to the server, which decides by its own clock. Keys are any bytes.
 ///
 /// No call takes longer than the [timeout](Options::timeout). After a failure that means that the server is unavailable,
-/// calls fail at once for as long as a call may take (50 ms to a second); then one of them probes the server. A denial is
-/// not an error. Errors are those of [`Error`].
+/// calls fail at once for a second; then one of them probes the server. A denial is not an error. Errors are those of
+/// [`Error`].
 ///
 /// A call whose future is dropped is not sent any more, or, if it was sent, goes on in a task that sees what becomes of it:
-/// the connection is replaced if it is dead, and a lease or a reservation that nobody takes is given back. Calls are made on
-/// a Tokio runtime, and there may be several.
+/// the connection is replaced if it is dead, and a lease, a reservation or a turn that nobody takes is given back. Calls are
+/// made on a Tokio runtime, and there may be several.
 ///
 /// ```no_run
 /// use redis_rl_client::{Limiter, Rule};
@@ -133,9 +131,9 @@ impl Limiter {
     /// # Errors
     /// [`Error::Invalid`] if the URL cannot be read.
     pub fn open(url: &str) -> Result<Self, Error> {
-        let client = redis::Client::open(url);
-        let client = client.map_err(|error| {
-            InvalidArgument(format!("a URL looks like redis://user:password@host:6379/0, not {url:?}: {error}"))
+        // Neither the URL nor a part of it is shown: it may hold a password.
+        let client = redis::Client::open(url).map_err(|_| {
+            InvalidArgument("the URL cannot be read; one looks like redis://user:password@host:6379/0".to_owned())
         })?;
         Ok(Self::new(client))
     }
@@ -147,17 +145,12 @@ impl Limiter {
 
     /// A limiter with options.
     pub fn with_options(connection: impl Into<Connection>, options: Options) -> Self {
-        let connection = connection.into();
-        let denials = OnceLock::new();
-        let (timeout, remembers) = (options.timeout, options.deny_cache > 0);
-        if remembers {
-            let _ = denials.set(Denials::new(options.deny_cache));
-        }
+        let (connection, timeout) = (connection.into(), options.timeout);
         let inner = Inner {
             mode: AtomicU8::new(Mode::Auto.index()),
             probes: Probes { since: Instant::now(), last: AtomicU64::new(0), made: AtomicU64::new(0) },
             breakers: Breakers::new(connection.is_cluster(), &options.name, connection.server()),
-            denials,
+            denials: OnceLock::new(),
             stats: Stats::default(),
             lines: Lines::default(),
             loading: sync::Mutex::default(),
@@ -165,40 +158,36 @@ impl Limiter {
             connection,
             options,
         };
-        Self { inner: Arc::new(inner), timeout, remembers }
+        Self { inner: Arc::new(inner), timeout, remembers: false }
     }
 
     /// The same limiter with another deadline for the calls of this handle.
     #[must_use]
-    pub fn timeout(&self, timeout: Duration) -> Self {
+    pub fn with_timeout(&self, timeout: Duration) -> Self {
         Self { timeout, ..self.clone() }
     }
 
-    pub(crate) async fn begin_wait<'a>(&'a self, key: &'a [u8], rule: &Rule, timeout: Duration) -> Wait<'a> {
-        Wait::begin(&self.inner.lines, key, rule, timeout).await
-    }
-
-    /// The same limiter for the next call of a wait.
-    pub(crate) fn during(&self, wait: &Wait<'_>) -> Self {
-        self.timeout(wait.left().map_or(self.timeout, |left| left.min(self.timeout)))
+    /// The deadline of this handle's calls.
+    pub fn timeout(&self) -> Duration {
+        self.timeout
     }
 
     /// The same limiter, whose calls on this handle are answered from remembered denials.
     #[cfg(feature = "tower")]
     pub(crate) fn remembering(&self, remembers: bool) -> Self {
         if remembers {
-            self.inner.denials.get_or_init(|| Denials::new(DENY_CACHE));
+            self.inner.denials.get_or_init(Denials::new);
         }
         Self { remembers, ..self.clone() }
-    }
-
-    pub(crate) fn deadline(&self) -> Duration {
-        self.timeout
     }
 
     /// The limiter's name, for log lines.
     pub(crate) fn name(&self) -> &str {
         &self.inner.options.name
+    }
+
+    pub(crate) fn lines(&self) -> &Lines {
+        &self.inner.lines
     }
 
     /// The mode in use; `None` before the first answer.
@@ -228,137 +217,55 @@ impl Limiter {
 
     /// Decides on a request, and counts it if it fits: `RL.SLIDING`, `RL.FIXED`, `RL.THROTTLE` or `RL.ACQUIRE`, whichever
     /// the rule is.
+    pub async fn hit(&self, key: impl AsRef<[u8]>, rule: impl Into<Rule>) -> Result<Decision, Error> {
+        let ask = self.ask([(key, rule.into())], false, Use::Hit)?;
+        self.decide(&Arc::new(ask), None).await?.one()
+    }
+
+    /// As [`hit`](Self::hit), but a request that does not fit now, and will after a wait of at most `within` (up to an
+    /// hour), is counted at the time at which it will fit, its *turn*: `WITHIN`. It is allowed then; [`Decision::wait`] says
+    /// for how long to wait, from when the reply came, and [`Decision::at`] when the turn is. Nobody overtakes, and nobody
+    /// has to ask again.
+    ///
+    /// This is for those who schedule; [`wait`](Self::wait) sleeps, too. A turn that is not needed is given back by
+    /// [`refund_at`](Self::refund_at), of a throttle only the last one. Where this future is dropped, it is given back.
     ///
     /// # Errors
-    /// As [`Error`] says.
-    pub async fn hit(&self, key: impl AsRef<[u8]>, rule: impl Into<Rule>) -> Result<Decision, Error> {
-        self.hit_or(self.one(key.as_ref(), rule.into())?, Arc::new(Clock::now()), Duration::ZERO, None).await
-    }
-
-    /// One key, with its rule.
-    pub(crate) fn one(&self, key: &[u8], rule: Rule) -> Result<Together, InvalidArgument> {
-        rule.check(Use::Hit)?;
-        Ok(Arc::new(vec![(self.prefixed(key), rule)]))
-    }
-
-    /// As [`hit`](Self::hit), of one key. Where the caller goes while the call is under way, `give_back` is called if it was
-    /// allowed, also if the reply comes `linger` later than a server may take that does not hang.
-    pub(crate) async fn hit_or(
-        &self,
-        asked: Together,
-        clock: Arc<Clock>,
-        linger: Duration,
-        give_back: Option<GiveBack>,
-    ) -> Result<Decision, Error> {
-        let started = Instant::now();
-        if let Some(Denied::One(decision)) = self.remembered(&asked) {
-            self.observe("hit", &asked, Ok(decision.state()), started, true);
-            return Ok(decision);
+    /// As [`Error`] says; [`Error::Invalid`] for a rule that is forced or held.
+    pub async fn turn(&self, key: impl AsRef<[u8]>, rule: impl Turning, within: Duration) -> Result<Decision, Error> {
+        if within > LONGEST_TURN {
+            return Err(InvalidArgument(format!("within must be from 0 to an hour, not {within:?}")).into());
         }
-        let decision = self.decide_one(Arc::clone(&asked), clock, linger, give_back).finish().await;
-        self.observe("hit", &asked, decision.as_ref().map(Decision::state), started, false);
-        if let Ok(decision) = &decision {
-            self.learn(&asked, decision.allowed, || Denied::One(decision.clone()), started);
-        }
-        decision
+        self.take_turn(key.as_ref(), &rule.into(), within).await
     }
 
-    fn decide_one(
-        &self,
-        asked: Together,
-        clock: Arc<Clock>,
-        linger: Duration,
-        give_back: Option<GiveBack>,
-    ) -> UnderWay<Decision> {
-        self.begin(self.slot_of(&asked), false, linger, move |limiter, progress| async move {
-            let Some((key, rule)) = asked.first() else { return Err(Error::Unexpected("no key".to_owned())) };
-            let words = |cmd: &mut Cmd| {
-                rule.write(cmd, &clock);
-                cmd.arg(form(rule));
-            };
-            let call = Call {
-                command: rule.command(),
-                counted: false,
-                reads: false,
-                decides: true,
-                // A holder that asks again renews its lease, or what it has reserved.
-                repeatable: matches!(rule, Rule::Lease(_)) || rule.is_reserved(),
-                clock: Some(&clock),
-                keys: &[key],
-                words: &words,
-            };
-            let decision = Decision::read(rule.clone(), &limiter.run(&call, &progress).await?)?;
-            limiter.give_back_if_left(decision.allowed, &progress, give_back).await;
-            Ok(decision)
-        })
+    pub(crate) async fn take_turn(&self, key: &[u8], rule: &Rule, within: Duration) -> Result<Decision, Error> {
+        let within = u64::try_from(within.min(LONGEST_TURN).as_millis()).ok();
+        let ask = Ask { within, ..self.ask([(key, rule.clone())], false, Use::Turn)? };
+        let (key, rule) = (key.to_vec(), rule.clone());
+        let leave = Leave::new(LONGEST_LINGER, move |limiter, outcome| async move {
+            limiter.give_turn_back(&key, rule, outcome.state().at).await;
+        });
+        self.decide(&Arc::new(ask), Some(leave)).await?.one()
     }
 
-    /// The same call once more, by the holder of a reservation. Answers whether it is held.
-    pub(crate) async fn renew_one(&self, asked: Together, clock: Arc<Clock>) -> Result<bool, Error> {
-        Ok(self.decide_one(asked, clock, Duration::ZERO, None).finish().await?.allowed)
-    }
-
-    /// As `renew_one`, of several keys.
-    pub(crate) async fn renew_all(&self, asked: Together, clock: Arc<Clock>) -> Result<bool, Error> {
-        Ok(self.decide_all(asked, clock, Duration::ZERO, None).finish().await?.allowed)
-    }
-
-    /// Settles what a holder has reserved at a key, in the period of the calendar at that time.
-    pub(crate) async fn settle_at(
-        &self,
-        (key, rule): (Vec<u8>, Rule),
-        clock: Arc<Clock>,
-        actual: u64,
-    ) -> Result<Settled, Error> {
-        let words = move |cmd: &mut Cmd| {
-            cmd.arg(rule.word());
-            rule.write(cmd, &clock);
-            cmd.arg("ACTUAL").arg(actual);
-        };
-        Settled::read(&self.change(("RL.SETTLE", "rl_settle", "settle"), true, key, words).await?)
-    }
-
-    async fn give_back_if_left(&self, allowed: bool, progress: &Progress, give_back: Option<GiveBack>) {
-        if allowed
-            && progress.is_abandoned()
-            && let Some(give_back) = give_back
-        {
-            give_back(self.clone()).await;
-        }
-    }
-
-    /// Remembers a denial, or forgets those of keys that have let a call in.
-    fn learn(&self, asked: Asked<'_>, allowed: bool, denied: impl FnOnce() -> Denied, started: Instant) {
-        let Some(denials) = self.denials() else { return };
-        if allowed {
-            asked.iter().for_each(|(key, _)| denials.forget(key));
-        } else {
-            denials.remember(asked, denied(), started);
+    /// For a caller that has gone.
+    pub(crate) async fn give_turn_back(&self, key: &[u8], rule: Rule, at: SystemTime) {
+        if let Err(error) = self.refund_units(key, rule, Some(at)).await {
+            tracing::warn!(limiter = self.name(), key = %key.escape_ascii(), %error, "a turn was not given back");
         }
     }
 
     /// What [`hit`](Self::hit) would answer, and changes nothing: `RL.PEEK`. With a cost of 0 it shows the state as it is.
     /// In a cluster whose client reads from replicas, a replica answers.
-    ///
-    /// # Errors
-    /// As [`Error`] says.
     pub async fn peek(&self, key: impl AsRef<[u8]>, rule: impl Into<Rule>) -> Result<Decision, Error> {
         let rule = rule.into();
-        rule.check(Use::Check)?;
-        let key = self.prefixed(key.as_ref());
-        let slot = self.inner.connection.slot(&key);
-        let peek = self.begin(slot, true, Duration::ZERO, move |limiter, progress| async move {
-            let clock = Clock::now();
-            let words = |cmd: &mut Cmd| {
-                cmd.arg(rule.word());
-                rule.write(cmd, &clock);
-                cmd.arg(form(&rule));
-            };
-            let call = Call { clock: Some(&clock), keys: &[&key], words: &words, ..PEEK };
-            let reply = limiter.run(&call, &progress).await?;
-            Decision::read(rule, &reply)
+        let ask = self.ask([(key.as_ref(), rule.clone())], false, Use::Check)?;
+        let call = Call::new(Command::PEEK, self.prefixed(key.as_ref()), move |cmd, clock| {
+            rule.write(cmd, clock, true);
+            cmd.arg(rule.form());
         });
-        peek.finish().await
+        self.send(call, None, move |reply| Outcome::read(&ask, reply)).await?.one()
     }
 
     /// One decision over several keys, with a rule for each: `RL.ALL`. Allowed, and counted by all, only if every rule has
@@ -379,173 +286,67 @@ impl Limiter {
     ///     .await?;
     /// # Ok(()) }
     /// ```
-    ///
-    /// # Errors
-    /// As [`Error`] says.
     pub async fn all<K: AsRef<[u8]>>(&self, rules: impl IntoIterator<Item = (K, Rule)>) -> Result<AllDecision, Error> {
-        let asked = self.several(rules, Use::Check)?;
-        self.all_or(asked, Arc::new(Clock::now()), Duration::ZERO, None).await
-    }
-
-    /// Several keys, with their rules.
-    pub(crate) fn several<K: AsRef<[u8]>>(
-        &self,
-        rules: impl IntoIterator<Item = (K, Rule)>,
-        wanted: Use,
-    ) -> Result<Together, InvalidArgument> {
-        let asked: Vec<_> = rules.into_iter().map(|(key, rule)| (self.prefixed(key.as_ref()), rule)).collect();
-        if !(1..=64).contains(&asked.len()) {
-            return Err(InvalidArgument(format!("a call takes 1 to 64 keys, not {}", asked.len())));
-        }
-        asked.iter().try_for_each(|(_, rule)| rule.check(wanted))?;
-        Ok(Arc::new(asked))
-    }
-
-    /// As [`all`](Self::all); `give_back` as in `hit_or`.
-    pub(crate) async fn all_or(
-        &self,
-        asked: Together,
-        clock: Arc<Clock>,
-        linger: Duration,
-        give_back: Option<GiveBack>,
-    ) -> Result<AllDecision, Error> {
-        let started = Instant::now();
-        if let Some(Denied::All(decision)) = self.remembered(&asked) {
-            self.observe("all", &asked, Ok(decision.state()), started, true);
-            return Ok(decision);
-        }
-        let decision = self.decide_all(Arc::clone(&asked), clock, linger, give_back).finish().await;
-        self.observe("all", &asked, decision.as_ref().map(AllDecision::state), started, false);
-        if let Ok(decision) = &decision {
-            self.learn(&asked, decision.allowed, || Denied::All(decision.clone()), started);
-        }
-        decision
-    }
-
-    fn decide_all(
-        &self,
-        asked: Together,
-        clock: Arc<Clock>,
-        linger: Duration,
-        give_back: Option<GiveBack>,
-    ) -> UnderWay<AllDecision> {
-        self.begin(self.slot_of(&asked), false, linger, move |limiter, progress| async move {
-            let words = |cmd: &mut Cmd| {
-                for (_, rule) in &*asked {
-                    cmd.arg(rule.word());
-                    rule.write(cmd, &clock);
-                }
-                cmd.arg("FULL");
-            };
-            let keys: Vec<&[u8]> = asked.iter().map(|(key, _)| key.as_slice()).collect();
-            let repeatable = asked.iter().any(|(_, rule)| rule.is_reserved());
-            let call = Call { repeatable, clock: Some(&clock), keys: &keys, words: &words, ..ALL };
-            let reply = limiter.run(&call, &progress).await?;
-            let decision = AllDecision::read(asked.iter().map(|(_, rule)| rule.clone()), &reply)?;
-            limiter.give_back_if_left(decision.allowed, &progress, give_back).await;
-            Ok(decision)
-        })
+        let ask = self.ask(rules, true, Use::Check)?;
+        self.decide(&Arc::new(ask), None).await?.all()
     }
 
     /// As [`all`](Self::all) for one rule, from a short reply, which costs the server a third less: for a caller that needs
     /// no headers. Nothing is remembered of a denial, and neither the hook nor the statistics are told.
-    ///
-    /// # Errors
-    /// As [`Error`] says.
     pub async fn admit(&self, key: impl AsRef<[u8]>, rule: impl Into<Rule>) -> Result<Admission, Error> {
         let rule = rule.into();
         rule.check(Use::Check)?;
-        let key = self.prefixed(key.as_ref());
-        let slot = self.inner.connection.slot(&key);
-        let admission = self.begin(slot, false, Duration::ZERO, move |limiter, progress| async move {
-            let clock = Clock::now();
-            let words = |cmd: &mut Cmd| {
-                cmd.arg(rule.word());
-                rule.write(cmd, &clock);
-            };
-            let call = Call { clock: Some(&clock), keys: &[&key], words: &words, ..ALL };
-            Admission::read(&limiter.run(&call, &progress).await?)
-        });
-        admission.finish().await
-    }
-
-    /// Hits until the request is allowed, and sleeps for the exact wait between. Answers with the last denial at once
-    /// where the wait is longer than what is left of `timeout`, or has no end. A place of a lease can be given back before
-    /// the lease ends, so it is asked for with growing pauses until `timeout`, by one of all callers of this limiter that
-    /// wait for it.
-    ///
-    /// # Errors
-    /// As [`Error`] says, at the first error.
-    pub async fn wait(
-        &self,
-        key: impl AsRef<[u8]>,
-        rule: impl Into<Rule>,
-        timeout: Duration,
-    ) -> Result<Decision, Error> {
-        let (key, rule) = (key.as_ref(), rule.into());
-        let mut wait = self.begin_wait(key, &rule, timeout).await;
-        loop {
-            let decision = self.during(&wait).hit(key, &rule).await?;
-            if decision.allowed || !wait.again(decision.retry_after).await {
-                return Ok(decision);
-            }
-        }
+        let words = move |cmd: &mut Cmd, clock: &Clock| rule.write(cmd, clock, true);
+        self.send(Call::new(Command::ALL, self.prefixed(key.as_ref()), words), None, Admission::read).await
     }
 
     /// Takes back what the same rule has counted, its cost or one unit: `RL.REFUND`. Of a sliding window, the newest
     /// units; of fixed windows, from the counters of the present windows; of a throttle, from what is owed now.
-    ///
-    /// # Errors
-    /// As [`Error`] says.
     pub async fn refund(&self, key: impl AsRef<[u8]>, rule: impl Counting) -> Result<Refund, Error> {
         self.refund_units(key.as_ref(), rule.into(), None).await
     }
 
     /// As [`refund`](Self::refund), of what was counted at a time: [`State::at`] of the call that counted it. A window
     /// that is over gets nothing back.
-    ///
-    /// # Errors
-    /// As [`Error`] says.
     pub async fn refund_at(&self, key: impl AsRef<[u8]>, rule: impl Counting, at: SystemTime) -> Result<Refund, Error> {
-        self.refund_units(key.as_ref(), rule.into(), Some(unix_millis(at))).await
+        self.refund_units(key.as_ref(), rule.into(), Some(at)).await
     }
 
-    async fn refund_units(&self, key: &[u8], rule: Rule, at: Option<u64>) -> Result<Refund, Error> {
+    async fn refund_units(&self, key: &[u8], rule: Rule, at: Option<SystemTime>) -> Result<Refund, Error> {
         rule.check(Use::Hit)?;
+        let at = at.map(unix_millis);
         let clock = at.map_or_else(Clock::now, Clock::at);
-        let words = move |cmd: &mut Cmd| {
-            cmd.arg(rule.word());
-            rule.write(cmd, &clock);
+        let call = Call::new(Command::REFUND, self.prefixed(key), move |cmd, clock| {
+            rule.write(cmd, clock, true);
             if let Some(at) = at {
                 cmd.arg("AT").arg(at);
             }
-        };
-        Refund::read(&self.change(("RL.REFUND", "rl_refund", "refund"), false, self.prefixed(key), words).await?)
+        });
+        self.change(call.at(Arc::new(clock)), Refund::read).await
     }
 
     /// Gives the whole quota of a key back: `RL.RESET`, with the windows of a fixed rule, so that its counters and
     /// reservations go too. Answers how many keys were removed.
-    ///
-    /// # Errors
-    /// As [`Error`] says.
     pub async fn reset(&self, key: impl AsRef<[u8]>, rule: impl Into<Rule>) -> Result<u64, Error> {
         let rule = rule.into();
-        let words = move |cmd: &mut Cmd| {
+        let words = move |cmd: &mut Cmd, clock: &Clock| {
             match &rule {
                 Rule::Fixed(rule) => {
                     for window in rule.windows() {
                         cmd.arg(seconds(window.millis));
                     }
                 }
+                #[cfg(feature = "calendar")]
                 Rule::Calendar(rule) => {
-                    cmd.arg(format!("@{}", Clock::now().end(&rule.periods)));
+                    cmd.arg(rule.period(clock));
                 }
                 _ => return,
             }
+            let _ = clock;
             // A hold that stayed would later give back units of requests that came after the reset.
             cmd.arg("HOLD");
         };
-        count(&self.change(("RL.RESET", "rl_reset", "reset"), true, self.prefixed(key.as_ref()), words).await?)
+        self.change(Call::new(Command::RESET, self.prefixed(key.as_ref()), words), count).await
     }
 
     /// Gives leases back before they end: `RL.RELEASE`. Answers how many of the holders had one; releasing twice is no
@@ -562,99 +363,111 @@ impl Limiter {
         if holders.is_empty() || holders.iter().any(Vec::is_empty) {
             return Err(InvalidArgument("a release needs a holder of at least one byte".to_owned()).into());
         }
-        let words = move |cmd: &mut Cmd| {
+        let words = move |cmd: &mut Cmd, _: &Clock| {
             cmd.arg(&holders);
         };
-        count(&self.change(("RL.RELEASE", "rl_release", "release"), true, self.prefixed(key.as_ref()), words).await?)
+        self.change(Call::new(Command::RELEASE, self.prefixed(key.as_ref()), words), count).await
     }
 
     fn prefixed(&self, key: &[u8]) -> Vec<u8> {
         [self.inner.options.prefix.as_slice(), key].concat()
     }
 
-    /// The slot of the first key, where the call goes.
-    fn slot_of(&self, asked: Asked<'_>) -> u16 {
-        asked.first().map_or(0, |(key, _)| self.inner.connection.slot(key))
+    /// A key without the prefix, as the caller knows it.
+    pub(crate) fn bare<'a>(&self, key: &'a [u8]) -> &'a [u8] {
+        key.get(self.inner.options.prefix.len()..).unwrap_or_default()
     }
 
-    fn denials(&self) -> Option<&Denials> {
-        self.inner.denials.get().filter(|_| self.remembers)
-    }
-
-    fn remembered(&self, asked: Asked<'_>) -> Option<Denied> {
-        self.denials().and_then(|denials| denials.find(asked))
-    }
-
-    fn observe(
+    /// A request for a decision. `all`: by RL.ALL.
+    pub(crate) fn ask<K: AsRef<[u8]>>(
         &self,
-        call: &'static str,
-        asked: Asked<'_>,
-        outcome: Result<State, &Error>,
-        started: Instant,
-        from_memory: bool,
-    ) {
-        let Inner { options, stats, .. } = &*self.inner;
-        stats.count(outcome, from_memory);
-        if let Some(hook) = &options.hook {
-            let keys: Vec<&[u8]> = asked.iter().map(|(key, _)| key.as_slice()).collect();
-            let took = started.elapsed();
-            hook(&Event { limiter: &options.name, call, keys: &keys, outcome, took, from_memory });
+        rules: impl IntoIterator<Item = (K, Rule)>,
+        all: bool,
+        wanted: Use,
+    ) -> Result<Ask, InvalidArgument> {
+        let (keys, rules): (Vec<_>, Vec<_>) =
+            rules.into_iter().map(|(key, rule)| (self.prefixed(key.as_ref()), rule)).unzip();
+        Ask::new(keys, rules, all, wanted)
+    }
+
+    /// The decision, from memory or from the server. `leave` as in `send`.
+    pub(crate) async fn decide(&self, ask: &Arc<Ask>, leave: Option<Leave>) -> Result<Outcome, Error> {
+        let (Inner { denials, options, stats, .. }, started) = (&*self.inner, Instant::now());
+        let observe = |outcome: Result<State, &Error>, from_memory| {
+            stats.count(outcome, from_memory);
+            if let Some(hook) = &options.hook {
+                let keys: Vec<&[u8]> = ask.keys.iter().map(|key| self.bare(key)).collect();
+                let (call, took) = (if ask.all { "all" } else { "hit" }, started.elapsed());
+                hook(&Event { limiter: &options.name, call, keys: &keys, outcome, took, from_memory });
+            }
+        };
+        let denials = denials.get().filter(|_| self.remembers);
+        if let Some(outcome) = denials.and_then(|denials| denials.find(ask)) {
+            observe(Ok(outcome.state()), true);
+            return Ok(outcome);
         }
+        let outcome = self.decide_anew(ask, leave).await;
+        observe(outcome.as_ref().map(Outcome::state), false);
+        if let (Some(denials), Ok(outcome)) = (denials, &outcome) {
+            if outcome.state().allowed {
+                ask.keys.iter().for_each(|key| denials.forget(key));
+            } else {
+                denials.remember(ask, outcome, started);
+            }
+        }
+        outcome
+    }
+
+    /// The decision of the server, which is not observed: also for the renewal of what is held.
+    pub(crate) async fn decide_anew(&self, ask: &Arc<Ask>, leave: Option<Leave>) -> Result<Outcome, Error> {
+        let asked = Arc::clone(ask);
+        self.send(ask.call(), leave, move |reply| Outcome::read(&asked, reply)).await
     }
 
     /// A call about one key that gives something back.
-    async fn change(
+    pub(crate) async fn change<T: Send + 'static>(
         &self,
-        command: (&'static str, &'static str, &'static str),
-        repeatable: bool,
-        key: Vec<u8>,
-        words: impl Fn(&mut Cmd) + Send + Sync + 'static,
-    ) -> Result<Reply, Error> {
-        let key: Arc<[u8]> = key.into();
-        let forget = |key: &[u8]| {
-            if let Some(denials) = self.inner.denials.get() {
-                denials.forget(key);
-            }
+        call: Call,
+        read: fn(&Value) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let keys = Arc::clone(&call.keys);
+        let forget = || {
+            let denials = self.inner.denials.get();
+            denials.into_iter().for_each(|denials| keys.iter().for_each(|key| denials.forget(key)));
         };
         // Before and after: a denial that arrives meanwhile may be older than what is given back.
-        forget(&key);
-        let (this, slot) = (Arc::clone(&key), self.inner.connection.slot(&key));
-        let reply = self.begin(slot, false, Duration::ZERO, move |limiter, progress| async move {
-            let (counted, reads, decides) = (false, false, false);
-            let clock = None;
-            let call = Call { command, counted, reads, decides, repeatable, clock, keys: &[&this], words: &words };
-            limiter.run(&call, &progress).await
+        forget();
+        let answer = self.send(call, None, read).await;
+        forget();
+        answer
+    }
+
+    /// Makes a call, within the deadline. `leave` is for a caller that goes meanwhile.
+    async fn send<T: Send + 'static>(
+        &self,
+        call: Call,
+        leave: Option<Leave<T>>,
+        read: impl FnOnce(&Value) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let progress = Arc::new(Progress::default());
+        let (linger, give_back) = leave.map_or((Duration::ZERO, None), |leave| (leave.linger, Some(leave.give_back)));
+        let (slot, reads) = (self.inner.connection.slot(call.key()), call.command.reads);
+        let (limiter, its_progress) = (self.clone(), Arc::clone(&progress));
+        let call: Calling<T> = Box::pin(async move {
+            let answer = read(&limiter.run(&call, &its_progress).await?)?;
+            match give_back {
+                Some(give_back) if its_progress.is_abandoned() => Err(give_back(limiter, answer).await),
+                _ => Ok(answer),
+            }
         });
-        let reply = reply.finish().await;
-        forget(&key);
-        reply
+        let limiter = self.clone();
+        UnderWay { limiter, slot, reads, progress, started: Instant::now(), linger, call: Some(call) }.finish().await
     }
 
     /// How long a call has to wait for its reply before that says something about the server, whatever the deadline of this
     /// handle is.
     fn patience(&self) -> Duration {
         self.inner.options.timeout.clamp(SHORTEST_PATIENCE, LONGEST_PATIENCE)
-    }
-
-    /// How long calls fail at once after a failure.
-    fn pause(&self) -> Duration {
-        self.timeout.clamp(SHORTEST_OUTAGE_PAUSE, LONGEST_OUTAGE_PAUSE)
-    }
-
-    /// Prepares a call. Nothing happens before it is awaited.
-    fn begin<T: Send + 'static, F>(
-        &self,
-        slot: u16,
-        reads: bool,
-        linger: Duration,
-        call: impl FnOnce(Self, Arc<Progress>) -> F,
-    ) -> UnderWay<T>
-    where
-        F: Future<Output = Result<T, Error>> + Send + 'static,
-    {
-        let (started, progress) = (Instant::now(), Arc::new(Progress::default()));
-        let call: Calling<T> = Box::pin(call(self.clone(), Arc::clone(&progress)));
-        UnderWay { limiter: self.clone(), slot, reads, progress, started, linger, call: Some(call) }
     }
 
     /// Nothing has come for as long as a call waits that says something about the server.
@@ -666,27 +479,27 @@ impl Limiter {
         };
         if shows {
             let error = no_answer(TimedOut, "the server does not answer".to_owned());
-            self.inner.breakers.failed(slot, self.pause(), &Error::Unavailable(error));
+            self.inner.breakers.failed(slot, &Error::Unavailable(error));
         }
     }
 
     /// Sends the call unless the server is known to be unavailable, and again where that is needed and can be done.
-    async fn run(&self, call: &Call<'_>, progress: &Progress) -> Result<Reply, Error> {
+    async fn run(&self, call: &Call, progress: &Progress) -> Result<Value, Error> {
         let Inner { breakers, connection, .. } = &*self.inner;
         let slot = connection.slot(call.key());
-        breakers.admit(slot, self.pause())?;
+        breakers.admit(slot)?;
         let deadline = Instant::now().checked_add(self.timeout);
         let mut pause = FIRST_PAUSE;
         let (mut repeated, mut went_on) = (false, false);
         loop {
-            let Failure { error, sent, shows } = match self.ask(call, progress).await {
+            let Failure { error, sent, shows } = match self.ask_in_mode(call, progress).await {
                 Ok(reply) => {
-                    breakers.answered(slot, call.decides);
+                    breakers.answered(slot, call.command.decides);
                     return Ok(reply);
                 }
                 Err(failure) => failure,
             };
-            if is_window_over(&error) && !went_on && call.clock.is_some_and(Clock::go_on) {
+            if says(&error, WINDOW_OVER) && !went_on && call.clock.go_on() {
                 went_on = true;
                 continue;
             }
@@ -701,22 +514,22 @@ impl Limiter {
                     }
                     Error::Unavailable(error)
                 }
-                Meaning::Lost if sent && call.repeatable && !repeated => {
+                Meaning::Lost if sent && call.command.repeatable && !repeated => {
                     repeated = true;
                     continue;
                 }
-                Meaning::Lost if sent && !call.reads => Error::ReplyLost(error),
+                Meaning::Lost if sent && !call.command.reads => Error::ReplyLost(error),
                 Meaning::Lost | Meaning::Unavailable | Meaning::TryAgain => Error::Unavailable(error),
                 Meaning::Unexpected => Error::Unexpected(error.to_string()),
                 Meaning::Missing | Meaning::Permanent => Error::Refused(error),
             };
             match shows {
-                Shows::NoConnection => breakers.failed(slot, self.pause(), &error),
+                Shows::NoConnection => breakers.failed(slot, &error),
                 // A node that says that keys are on their way is there.
                 Shows::Server if error.is_unavailable() && !is_moving => {
-                    breakers.failed(slot, self.pause(), &error);
+                    breakers.failed(slot, &error);
                 }
-                Shows::Server => breakers.answered(slot, call.decides),
+                Shows::Server => breakers.answered(slot, call.command.decides),
                 Shows::Nothing => {}
             }
             return Err(error);
@@ -724,7 +537,7 @@ impl Limiter {
     }
 
     /// Sends the call in the mode that is known. If that is gone, or not known yet, finds out which there is.
-    async fn ask(&self, call: &Call<'_>, progress: &Progress) -> Result<Reply, Failure> {
+    async fn ask_in_mode(&self, call: &Call, progress: &Progress) -> Result<Value, Failure> {
         let chosen = self.inner.options.mode;
         if let Some(mode) = self.mode() {
             let reply = self.ask_in(mode, call, progress).await;
@@ -751,7 +564,7 @@ impl Limiter {
     }
 
     /// Remembers the mode if the server answered in it: an error of its own says that it is there, too.
-    fn keep(&self, mode: Mode, call: &Call<'_>, reply: Result<Reply, Failure>) -> Result<Reply, Failure> {
+    fn keep(&self, mode: Mode, call: &Call, reply: Result<Value, Failure>) -> Result<Value, Failure> {
         let Inner { options, connection, probes, .. } = &*self.inner;
         if self.inner.mode.load(Relaxed) != mode.index() && has_answered(&reply) {
             self.inner.mode.store(mode.index(), Relaxed);
@@ -772,14 +585,15 @@ impl Limiter {
         let (here, progress) = (To::Primary(key), Progress::default());
         let mut list = redis::cmd("FUNCTION");
         list.arg("LIST").arg("LIBRARYNAME").arg("rl").arg("WITHCODE");
-        let Ok(list) = self.send(list, here, &progress).await else { return };
-        if code(&list).is_none_or(|code| library_version(code) >= library_version(LIBRARY)) {
+        let Ok(list) = self.ask_once(list, here, &progress).await else { return };
+        let code = texts(&list).into_iter().find(|text| text.contains("redis-rl"));
+        if code.is_none_or(|code| library_version(code) >= library_version(LIBRARY)) {
             return;
         }
         let mut load = redis::cmd("FUNCTION");
         load.arg("LOAD").arg("REPLACE").arg(LIBRARY);
         let to = if connection.is_cluster() { To::Everyone } else { here };
-        match self.send(load, to, &progress).await {
+        match self.ask_once(load, to, &progress).await {
             Ok(_) => tracing::info!(limiter = options.name, "an older function library was replaced"),
             Err(Failure { error, .. }) => {
                 tracing::warn!(limiter = options.name, %error, "the function library is older, and was not replaced");
@@ -800,10 +614,9 @@ impl Limiter {
     }
 
     async fn probe(&self, key: Vec<u8>) {
-        let words = |cmd: &mut Cmd| {
+        let call = Call::new(Command::PEEK, key, |cmd, _| {
             cmd.arg(&["SLIDING", "1", "1", "COST", "0"]);
-        };
-        let call = Call { keys: &[&key], words: &words, ..PEEK };
+        });
         let progress = Progress::default();
         for mode in [Mode::Module, Mode::Functions] {
             if self.mode() == Some(mode) {
@@ -817,26 +630,28 @@ impl Limiter {
         }
     }
 
-    async fn ask_in(&self, mode: Mode, call: &Call<'_>, progress: &Progress) -> Result<Reply, Failure> {
+    async fn ask_in(&self, mode: Mode, call: &Call, progress: &Progress) -> Result<Value, Failure> {
         match mode {
             Mode::Functions => self.by_functions(call, progress).await,
             Mode::Script => self.by_script(call, progress).await,
-            Mode::Module | Mode::Auto => self.send(call.cmd(Mode::Module, call.reads), call.to(), progress).await,
+            Mode::Module | Mode::Auto => {
+                self.ask_once(call.cmd(Mode::Module, call.command.reads), call.to(), progress).await
+            }
         }
     }
 
-    async fn send(&self, cmd: Cmd, to: To<'_>, progress: &Progress) -> Result<Reply, Failure> {
+    async fn ask_once(&self, cmd: Cmd, to: To<'_>, progress: &Progress) -> Result<Value, Failure> {
         self.inner.connection.send(cmd, to, progress).await
     }
 
     /// Calls the function, and loads the library where it is missing. It is loaded where the key is, as a cluster does
     /// not bring it to nodes that join; while the key moves, that can be the wrong node, and then into all of them.
-    async fn by_functions(&self, call: &Call<'_>, progress: &Progress) -> Result<Reply, Failure> {
+    async fn by_functions(&self, call: &Call, progress: &Progress) -> Result<Value, Failure> {
         let Inner { connection, options, .. } = &*self.inner;
         let mut loads = self.inner.loads.load(Relaxed);
-        let mut reply = self.send(call.cmd(Mode::Functions, call.reads), call.to(), progress).await;
+        let mut reply = self.ask_once(call.cmd(Mode::Functions, call.command.reads), call.to(), progress).await;
         for to in [call.to_primary(), To::Everyone] {
-            let missing = reply.as_ref().is_err_and(|failure| is_function_not_found(&failure.error));
+            let missing = reply.as_ref().is_err_and(|failure| says(&failure.error, FUNCTION_NOT_FOUND));
             if !missing || !options.load_functions || matches!(to, To::Everyone) && !connection.is_cluster() {
                 break;
             }
@@ -847,40 +662,62 @@ impl Limiter {
                     let mut load = redis::cmd("FUNCTION");
                     load.arg("LOAD").arg(LIBRARY);
                     // Refused where another client was faster, or where it may not be loaded. The call itself says which.
-                    if let Err(Failure { error, .. }) = self.send(load, to, progress).await {
+                    if let Err(Failure { error, .. }) = self.ask_once(load, to, progress).await {
                         tracing::debug!(limiter = options.name, %error, "the function library was not loaded");
                     }
                     self.inner.loads.fetch_add(1, Relaxed);
                 }
                 loads = self.inner.loads.load(Relaxed);
             }
-            reply = self.send(call.cmd(Mode::Functions, call.reads), call.to(), progress).await;
+            reply = self.ask_once(call.cmd(Mode::Functions, call.command.reads), call.to(), progress).await;
         }
         reply
     }
 
     /// Calls the script by its digest, and sends it whole where the server does not have it.
-    async fn by_script(&self, call: &Call<'_>, progress: &Progress) -> Result<Reply, Failure> {
-        let mut reads = call.reads;
-        let mut reply = self.send(call.cmd(Mode::Script, reads), call.to(), progress).await;
+    async fn by_script(&self, call: &Call, progress: &Progress) -> Result<Value, Failure> {
+        let mut reads = call.command.reads;
+        let mut reply = self.ask_once(call.cmd(Mode::Script, reads), call.to(), progress).await;
         // Redis 6.2 has no command for scripts that only read.
-        if reads && reply.as_ref().is_err_and(|failure| is_unknown_command(&failure.error)) {
+        if reads && reply.as_ref().is_err_and(|failure| says(&failure.error, UNKNOWN_COMMAND)) {
             reads = false;
-            reply = self.send(call.cmd(Mode::Script, reads), call.to_primary(), progress).await;
+            reply = self.ask_once(call.cmd(Mode::Script, reads), call.to_primary(), progress).await;
         }
         if is_missing(&reply) {
             let to = if reads { call.to() } else { call.to_primary() };
-            reply = self.send(call.whole_script(reads), to, progress).await;
+            reply = self.ask_once(call.whole_script(reads), to, progress).await;
         }
         reply
     }
 }
 
-/// The keys of a call with their rules, for the call and for those who go on with it.
-pub(crate) type Together = Arc<Vec<(Vec<u8>, Rule)>>;
-
 /// Gives back what a call has taken whose caller has gone.
-pub(crate) type GiveBack = Box<dyn FnOnce(Limiter) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send>;
+type GiveBack<T> = Box<dyn FnOnce(Limiter, T) -> Pin<Box<dyn Future<Output = Error> + Send>> + Send>;
+
+/// What happens where the caller goes while its call is under way.
+pub(crate) struct Leave<T = Outcome> {
+    /// For how much longer than a server may take that does not hang it matters what comes of the call.
+    linger: Duration,
+    give_back: GiveBack<T>,
+}
+
+impl Leave {
+    /// `give_back` is called if the request was allowed.
+    pub fn new<F: Future<Output = ()> + Send + 'static>(
+        linger: Duration,
+        give_back: impl FnOnce(Limiter, Outcome) -> F + Send + 'static,
+    ) -> Self {
+        let give_back: GiveBack<Outcome> = Box::new(move |limiter, outcome| {
+            Box::pin(async move {
+                if outcome.state().allowed {
+                    give_back(limiter, outcome).await;
+                }
+                Error::Unavailable(no_answer(TimedOut, "the caller has gone".to_owned()))
+            })
+        });
+        Self { linger: linger.min(LONGEST_LINGER), give_back }
+    }
+}
 
 /// A call under way, whose future may be dropped at any time: by the limiter at its deadline, or by its caller.
 ///
@@ -945,37 +782,13 @@ impl<T: Send + 'static> Drop for UnderWay<T> {
     }
 }
 
-/// What all calls of RL.ALL have in common.
-const ALL: Call<'static> = Call {
-    command: ("RL.ALL", "rl_all", "all"),
-    counted: true,
-    reads: false,
-    decides: true,
-    repeatable: false,
-    clock: None,
-    keys: &[],
-    words: &|_| {},
-};
-
-/// What all calls of RL.PEEK have in common.
-const PEEK: Call<'static> = Call {
-    command: ("RL.PEEK", "rl_peek", "peek"),
-    counted: false,
-    reads: true,
-    decides: false,
-    repeatable: true,
-    clock: None,
-    keys: &[],
-    words: &|_| {},
-};
-
 /// Whether the reply says that the server does not have what the mode needs, and so that nothing was done.
-fn is_missing(reply: &Result<Reply, Failure>) -> bool {
+fn is_missing(reply: &Result<Value, Failure>) -> bool {
     reply.as_ref().is_err_and(|failure| meaning(&failure.error, false) == Meaning::Missing)
 }
 
 /// Whether the reply says that the server has what the mode needs, for this user.
-fn has_answered(reply: &Result<Reply, Failure>) -> bool {
+fn has_answered(reply: &Result<Value, Failure>) -> bool {
     match reply {
         Ok(_) => true,
         Err(Failure { error, .. }) => {
@@ -984,23 +797,10 @@ fn has_answered(reply: &Result<Reply, Failure>) -> bool {
     }
 }
 
-/// The source of a library of ours in the reply to FUNCTION LIST.
-fn code(reply: &Reply) -> Option<&str> {
-    reply.items().find_map(|item| match item {
-        Item::Text(text) => std::str::from_utf8(text).ok().filter(|text| text.contains("redis-rl")),
-        _ => None,
-    })
-}
-
 /// The version that a library says it has; 0 for one from before there were versions.
 fn library_version(code: &str) -> u64 {
     let version = code.lines().find_map(|line| line.strip_prefix("-- Version "));
     version.and_then(|version| version.trim().parse().ok()).unwrap_or(0)
-}
-
-/// The option that asks for everything that a decision holds.
-fn form(rule: &Rule) -> &'static str {
-    if rule.wants_each() { "EACH" } else { "FULL" }
 }
 
 /// What the future comes to before the deadline.
@@ -1015,7 +815,7 @@ async fn within<F: Future>(deadline: Option<Instant>, future: F) -> Option<F::Ou
         return Some(output);
     }
     let late = deadline.elapsed().min(LONGEST_PATIENCE);
-    tokio::time::timeout(late + TURNS, future).await.ok()
+    tokio::time::timeout(late + LAST_LOOK, future).await.ok()
 }
 
 #[cfg(test)]

@@ -17,7 +17,6 @@ pub struct Options {
     pub(crate) mode: Mode,
     pub(crate) load_functions: bool,
     pub(crate) timeout: Duration,
-    pub(crate) deny_cache: usize,
     pub(crate) probe_every: Duration,
     pub(crate) hook: Option<Hook>,
 }
@@ -26,11 +25,11 @@ pub(crate) type Hook = Arc<dyn Fn(&Event<'_>) + Send + Sync>;
 
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, prefix, mode, load_functions, timeout, deny_cache, probe_every, hook: _ } = self;
+        let Self { name, prefix, mode, load_functions, timeout, probe_every, hook: _ } = self;
         let prefix = prefix.escape_ascii().to_string();
         let mut debug = f.debug_struct("Options");
         debug.field("name", name).field("prefix", &prefix).field("mode", mode).field("load_functions", load_functions);
-        debug.field("timeout", timeout).field("deny_cache", deny_cache).field("probe_every", probe_every);
+        debug.field("timeout", timeout).field("probe_every", probe_every);
         debug.finish_non_exhaustive()
     }
 }
@@ -43,7 +42,6 @@ impl Default for Options {
             mode: Mode::Auto,
             load_functions: true,
             timeout: Duration::from_secs(1),
-            deny_cache: 0,
             probe_every: Duration::from_secs(60),
             hook: None,
         }
@@ -86,14 +84,6 @@ impl Options {
         self
     }
 
-    /// How many denied keys are remembered, of which the same or a heavier request is then denied in this process for
-    /// the rest of its wait, and for a second at most. 0 unless set: none. They take 512 bytes each at most.
-    #[must_use]
-    pub fn deny_cache(mut self, entries: usize) -> Self {
-        self.deny_cache = entries;
-        self
-    }
-
     /// How often the server is asked, without delaying a call, whether it has a better mode by now. A minute unless set.
     #[must_use]
     pub fn probe_every(mut self, every: Duration) -> Self {
@@ -116,9 +106,9 @@ impl Options {
 pub struct Event<'a> {
     /// The limiter's [name](Options::name).
     pub limiter: &'a str,
-    /// `hit`, also for leases, or `all`.
+    /// `hit`, also for turns and leases, or `all`.
     pub call: &'static str,
-    /// The keys, with the limiter's prefix.
+    /// The keys as the caller knows them, without the limiter's prefix.
     pub keys: &'a [&'a [u8]],
     /// The decision, or the error in place of it.
     pub outcome: Result<State, &'a Error>,

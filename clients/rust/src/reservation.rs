@@ -4,26 +4,27 @@ use std::io::ErrorKind::TimedOut;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use redis::Cmd;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use crate::calendar::Clock;
-use crate::decision::{AllDecision, Attempt, Decision, Settled, unix_millis};
-use crate::error::{Error, InvalidArgument, is_settled, is_window_over, no_answer};
+use crate::call::{Ask, Call, Command};
+use crate::clock::{Clock, unix_millis};
+use crate::decision::{AllDecision, Attempt, Decision, Outcome, Settled};
+use crate::error::{Error, InvalidArgument, no_answer};
+use crate::held::{Hold, Renewals};
 use crate::lease::random_holder;
-use crate::limiter::{GiveBack, Limiter, Together};
-use crate::renewal::{Renewals, Renewed, Term};
+use crate::limiter::{Leave, Limiter};
 use crate::rule::{MOST_UNITS, Metered, Rule, Use, Window};
 
-/// For how long a call is listened to that its caller has left, at most: what it reserves then is given back.
-const LONGEST_LINGER: Duration = Duration::from_secs(60);
 /// For how long a server remembers a settlement, at least; it does so for the lease.
-const SHORTEST_MEMORY: Duration = Duration::from_secs(60);
+pub(crate) const SHORTEST_MEMORY: Duration = Duration::from_secs(60);
 
 impl Limiter {
     /// Reserves units of a budget whose true cost is known only afterwards, such as the tokens of a language model, if all
     /// of them fit (1 to 2^53 − 1). See [`Reservation`], which renews itself; if this process dies, what is reserved is
-    /// given back when `lease` (0.001 to 2147483647 seconds, whole milliseconds; 60 seconds suit most) is over.
+    /// given back by the next reservation or settlement at the key after `lease` (0.001 to 2147483647 seconds, whole
+    /// milliseconds; 60 seconds suit most) is over.
     ///
     /// If this future is dropped, or comes to its deadline, and the server grants the units afterwards, they are given back.
     ///
@@ -38,14 +39,7 @@ impl Limiter {
         lease: Duration,
     ) -> Result<Attempt<Reservation>, Error> {
         let rule: Rule = rule.into();
-        let asking = self.asking([(key, rule.reserving(units))], lease)?;
-        let (asked, clock) = (Arc::clone(&asking.asked), Arc::clone(&asking.clock));
-        let decision = self.hit_or(asked, clock, asking.linger(), Some(asking.give_back())).await?;
-        if !decision.allowed {
-            return Ok(Attempt::Denied(decision));
-        }
-        let renew = |limiter: Limiter, asked, clock| async move { limiter.renew_one(asked, clock).await };
-        Ok(Attempt::Granted(asking.granted(self, decision, renew)))
+        self.reserved([(key, rule.reserving(units))], false, lease, Outcome::one).await
     }
 
     /// One decision over several keys, as [`all`](Self::all), of whose rules some are reserved: by
@@ -75,14 +69,7 @@ impl Limiter {
         rules: impl IntoIterator<Item = (K, Rule)>,
         lease: Duration,
     ) -> Result<Attempt<Reservation<AllDecision>, AllDecision>, Error> {
-        let asking = self.asking(rules, lease)?;
-        let (asked, clock) = (Arc::clone(&asking.asked), Arc::clone(&asking.clock));
-        let decision = self.all_or(asked, clock, asking.linger(), Some(asking.give_back())).await?;
-        if !decision.allowed {
-            return Ok(Attempt::Denied(decision));
-        }
-        let renew = |limiter: Limiter, asked, clock| async move { limiter.renew_all(asked, clock).await };
-        Ok(Attempt::Granted(asking.granted(self, decision, renew)))
+        self.reserved(rules, true, lease, Outcome::all).await
     }
 
     /// Settles the units that a holder has reserved, whichever process asks: `RL.SETTLE`, with the rule of the hit that has
@@ -105,107 +92,55 @@ impl Limiter {
         used: u64,
         at: SystemTime,
     ) -> Result<Settled, Error> {
-        let asked = self.one(key.as_ref(), rule.into())?;
-        let Some(asked) = asked.first() else { return Err(Error::Unexpected("no key".to_owned())) };
-        self.settle_at(asked.clone(), Arc::new(Clock::at(unix_millis(at))), used).await
+        let rule = rule.into();
+        let Ask { keys, .. } = self.ask([(key, rule.clone())], false, Use::Hit)?;
+        let clock = Arc::new(Clock::at(unix_millis(at)));
+        self.settle_at(keys.first().cloned().unwrap_or_default(), rule, clock, used).await
     }
 
-    fn asking<K: AsRef<[u8]>>(
+    /// With the key as it is sent, in the period of the calendar at that time.
+    async fn settle_at(&self, key: Vec<u8>, rule: Rule, clock: Arc<Clock>, actual: u64) -> Result<Settled, Error> {
+        let words = move |cmd: &mut Cmd, clock: &Clock| {
+            rule.write(cmd, clock, true);
+            cmd.arg("ACTUAL").arg(actual);
+        };
+        self.change(Call::new(Command::SETTLE, key, words).at(clock), Settled::read).await
+    }
+
+    async fn reserved<K: AsRef<[u8]>, D>(
         &self,
         rules: impl IntoIterator<Item = (K, Rule)>,
+        all: bool,
         lease: Duration,
-    ) -> Result<Asking, InvalidArgument> {
+        decision: fn(Outcome) -> Result<D, Error>,
+    ) -> Result<Attempt<Reservation<D>, D>, Error> {
         let length = Window::new(0, lease).map_err(|_| {
             let range = "from 0.001 to 2147483647 seconds, in whole milliseconds";
             InvalidArgument(format!("the lease of a reservation must be {range}, not {lease:?}"))
         })?;
-        let holder: Arc<str> = random_holder().into();
-        let mut names = Vec::new();
-        let rules = rules.into_iter().map(|(key, rule)| {
-            names.push(key.as_ref().to_vec());
-            (key, rule)
-        });
-        let wanted = self.several(rules, Use::Reserve)?;
-        if !wanted.iter().any(|(_, rule)| rule.is_reserved()) {
-            return Err(InvalidArgument(
-                "one rule at least must be reserved: say so with Sliding::reserved".to_owned(),
-            ));
+        let mut ask = self.ask(rules, all, Use::Reserve)?;
+        if !ask.rules.iter().any(Rule::is_reserved) {
+            let what = "one rule at least must be reserved: say so with Sliding::reserved";
+            return Err(InvalidArgument(what.to_owned()).into());
         }
-        let held = wanted.iter().map(|(key, rule)| {
-            let rule = rule.clone();
-            (key.clone(), if rule.is_reserved() { rule.held(&holder, length.millis) } else { rule })
+        let holder: Arc<str> = random_holder().into();
+        for rule in ask.rules.iter_mut().filter(|rule| rule.is_reserved()) {
+            *rule = rule.clone().held(&holder, length.millis);
+        }
+        let (ask, sent) = (Arc::new(ask), Instant::now());
+        let asked = Arc::clone(&ask);
+        let leave = Leave::new(lease, move |limiter, _| async move {
+            end(&Hold::new(limiter, Arc::clone(&asked), sent, lease), Part::of(&asked)).await;
         });
-        Ok(Asking {
-            names,
-            asked: Arc::new(held.collect()),
-            clock: Arc::new(Clock::now()),
-            lease,
-            sent: Instant::now(),
-        })
-    }
-}
-
-/// A reservation that is asked for.
-struct Asking {
-    /// The keys as the caller knows them.
-    names: Vec<Vec<u8>>,
-    asked: Together,
-    /// The time at which it is reserved: it is settled in the period of the calendar to which that belongs.
-    clock: Arc<Clock>,
-    lease: Duration,
-    sent: Instant,
-}
-
-impl Asking {
-    fn linger(&self) -> Duration {
-        self.lease.min(LONGEST_LINGER)
-    }
-
-    fn give_back(&self) -> GiveBack {
-        let (parts, clock, lease) = (self.parts(), Arc::clone(&self.clock), self.lease);
-        Box::new(move |limiter| Box::pin(async move { end(&limiter, parts, &clock, lease).await }))
-    }
-
-    fn parts(&self) -> Vec<Part> {
-        let reserved = self.names.iter().zip(&*self.asked).filter(|(_, (_, rule))| rule.is_reserved());
-        let part = |(name, asked): (&Vec<u8>, &(Vec<u8>, Rule))| Part {
-            name: name.clone(),
-            asked: asked.clone(),
-            tried: None,
-            unanswered: None,
-            settled: None,
-        };
-        reserved.map(part).collect()
-    }
-
-    fn granted<D, F>(
-        self,
-        limiter: &Limiter,
-        decision: D,
-        again: impl Fn(Limiter, Together, Arc<Clock>) -> F + Send + Copy + 'static,
-    ) -> Reservation<D>
-    where
-        F: Future<Output = Result<bool, Error>> + Send + 'static,
-    {
-        let (parts, term) = (self.parts(), Term::new(self.sent, self.lease));
-        let Self { asked, clock, lease, .. } = self;
-        let renew = {
-            let (limiter, asked, clock, term) = (limiter.clone(), asked, Arc::clone(&clock), term.clone());
-            move || {
-                let (term, call) = (term.clone(), again(limiter.clone(), Arc::clone(&asked), Arc::clone(&clock)));
-                async move {
-                    match term.renew(call, |is_held| *is_held).await {
-                        Ok(_) => Ok(Renewed::GoesOn),
-                        // A settlement whose reply was lost has arrived, or its units count nowhere any more.
-                        Err(Error::Refused(error)) if is_settled(&error) || is_window_over(&error) => Ok(Renewed::Over),
-                        Err(error) => Err(error),
-                    }
-                }
-            }
-        };
-        let key = parts.first().map_or(&[][..], |part| &part.name);
-        let renewals = Some(term.keep("reservation", limiter.name(), key, renew));
-        Reservation { limiter: limiter.clone(), decision, parts, clock, lease, term, renewals }
+        let outcome = self.decide(&ask, Some(leave)).await?;
+        let allowed = outcome.state().allowed;
+        let decision = decision(outcome)?;
+        if !allowed {
+            return Ok(Attempt::Denied(decision));
+        }
+        let (parts, hold) = (Part::of(&ask), Hold::new(self.clone(), ask, sent, lease));
+        let renewals = Some(hold.keep("reservation"));
+        Ok(Attempt::Granted(Reservation { hold, decision, parts, renewals }))
     }
 }
 
@@ -217,7 +152,8 @@ impl Asking {
 ///
 /// While this value lives the reservation renews itself, three times in its lease. If it is dropped unsettled, as where the
 /// work has failed, it is cancelled by a task on the runtime of the drop; a settlement that had failed is sent once more in
-/// its place. If there is no runtime, or the process dies, the units are given back when the lease is over.
+/// its place. If there is no runtime, or the process dies, the units are given back by the next reservation or settlement at
+/// the key after the lease is over.
 ///
 /// ```no_run
 /// # use redis_rl_client::{Attempt, Limiter, Rule};
@@ -237,21 +173,17 @@ impl Asking {
 #[derive(Debug)]
 #[must_use = "a reservation that is dropped is cancelled"]
 pub struct Reservation<D = Decision> {
-    limiter: Limiter,
+    hold: Hold,
     decision: D,
     parts: Vec<Part>,
-    clock: Arc<Clock>,
-    lease: Duration,
-    term: Term,
     renewals: Option<Renewals>,
 }
 
 /// What is reserved at a key.
 #[derive(Debug)]
 struct Part {
-    /// The key, as the caller knows it.
-    name: Vec<u8>,
-    asked: (Vec<u8>, Rule),
+    key: Vec<u8>,
+    rule: Rule,
     /// The units that were last to be settled.
     tried: Option<u64>,
     /// The first attempt of which it is not known whether it was carried out.
@@ -269,12 +201,12 @@ impl<D> Reservation<D> {
     /// Whether it has ended before it was settled: it could not be renewed in time, or the server refused to. Its units may
     /// have been given back; a settlement then counts what was used. Once lost it stays lost.
     pub fn is_lost(&self) -> bool {
-        self.term.is_lost()
+        self.hold.is_lost()
     }
 
     /// Waits until it is lost.
     pub async fn lost(&self) {
-        self.term.lost().await;
+        self.hold.lost().await;
     }
 
     /// Says how many units were used (0 to 2^53 − 1), of each key where there are several. What is left of the reservation
@@ -297,7 +229,8 @@ impl<D> Reservation<D> {
     pub async fn settle_each<K: AsRef<[u8]>>(&mut self, used: impl IntoIterator<Item = (K, u64)>) -> Result<(), Error> {
         let mut figures = vec![None; self.parts.len()];
         for (key, units) in used {
-            let found = self.parts.iter().zip(&mut figures).find(|(part, _)| part.name == key.as_ref());
+            let found = self.parts.iter().zip(&mut figures);
+            let found = found.into_iter().find(|(part, _)| self.hold.limiter.bare(&part.key) == key.as_ref());
             let Some((_, figure)) = found else {
                 let key = key.as_ref().escape_ascii();
                 return Err(InvalidArgument(format!("nothing is reserved at the key {key}")).into());
@@ -311,9 +244,6 @@ impl<D> Reservation<D> {
     }
 
     /// Gives all of it back.
-    ///
-    /// # Errors
-    /// As [`settle`](Self::settle).
     pub async fn cancel(&mut self) -> Result<(), Error> {
         self.settle(0).await
     }
@@ -329,17 +259,29 @@ impl<D> Reservation<D> {
         // One that fails does not keep the others from being settled.
         let mut outcome = Ok(());
         for (part, units) in self.parts.iter_mut().zip(used) {
-            outcome = outcome.and(part.settle(&self.limiter, &self.clock, self.lease, *units).await);
+            outcome = outcome.and(part.settle(&self.hold, *units).await);
         }
         outcome?;
         self.renewals = None;
-        self.term.settled();
+        self.hold.settled();
         Ok(())
     }
 }
 
 impl Part {
-    async fn settle(&mut self, limiter: &Limiter, clock: &Arc<Clock>, lease: Duration, used: u64) -> Result<(), Error> {
+    fn of(ask: &Ask) -> Vec<Self> {
+        let reserved = ask.items().filter(|(_, rule)| rule.is_reserved());
+        let part = |(key, rule): (&Vec<u8>, &Rule)| Self {
+            key: key.clone(),
+            rule: rule.clone(),
+            tried: None,
+            unanswered: None,
+            settled: None,
+        };
+        reserved.map(part).collect()
+    }
+
+    async fn settle(&mut self, hold: &Hold, used: u64) -> Result<(), Error> {
         let another = || InvalidArgument("the reservation was settled with another number of units".to_owned()).into();
         match self.settled {
             Some(settled) if settled == used => return Ok(()),
@@ -347,7 +289,8 @@ impl Part {
             None => {}
         }
         let sent = Instant::now();
-        let remembered = lease.max(SHORTEST_MEMORY).saturating_sub(limiter.deadline());
+        let Hold { limiter, ask, .. } = hold;
+        let remembered = hold.length().max(SHORTEST_MEMORY).saturating_sub(limiter.timeout());
         if self.unanswered.is_some_and(|first| sent.duration_since(first) >= remembered) {
             let unknown = "it is unknown whether the reservation was settled: the server remembers it no more";
             return Err(Error::ReplyLost(no_answer(TimedOut, unknown.to_owned())));
@@ -355,7 +298,8 @@ impl Part {
         let before = self.unanswered;
         // Where this future is dropped, nobody knows what comes of it.
         self.unanswered.get_or_insert(sent);
-        match limiter.settle_at(self.asked.clone(), Arc::clone(clock), used).await {
+        let clock = Arc::clone(&ask.clock);
+        match limiter.settle_at(self.key.clone(), self.rule.clone(), clock, used).await {
             Ok(Settled { done: false, .. }) => Err(another()),
             Ok(_) => {
                 self.settled = Some(used);
@@ -372,11 +316,11 @@ impl Part {
 }
 
 /// Settles what is not settled: once more as it was tried, or else with nothing.
-async fn end(limiter: &Limiter, parts: Vec<Part>, clock: &Arc<Clock>, lease: Duration) {
+async fn end(hold: &Hold, parts: Vec<Part>) {
     for mut part in parts.into_iter().filter(|part| part.settled.is_none()) {
         let units = part.tried.unwrap_or(0);
-        if let Err(error) = part.settle(limiter, clock, lease, units).await {
-            let (limiter, key) = (limiter.name(), part.name.escape_ascii());
+        if let Err(error) = part.settle(hold, units).await {
+            let (limiter, key) = (hold.limiter.name(), hold.limiter.bare(&part.key).escape_ascii());
             tracing::warn!(limiter, %key, units, %error, "a reservation was not settled, and ends by itself");
         }
     }
@@ -384,11 +328,9 @@ async fn end(limiter: &Limiter, parts: Vec<Part>, clock: &Arc<Clock>, lease: Dur
 
 impl<D> Drop for Reservation<D> {
     fn drop(&mut self) {
-        let parts = std::mem::take(&mut self.parts);
-        let (true, Ok(runtime)) = (parts.iter().any(|part| part.settled.is_none()), Handle::try_current()) else {
-            return;
-        };
-        let (limiter, clock, lease) = (self.limiter.clone(), Arc::clone(&self.clock), self.lease);
-        runtime.spawn(async move { end(&limiter, parts, &clock, lease).await });
+        let (parts, hold) = (std::mem::take(&mut self.parts), self.hold.clone());
+        if let (true, Ok(runtime)) = (parts.iter().any(|part| part.settled.is_none()), Handle::try_current()) {
+            runtime.spawn(async move { end(&hold, parts).await });
+        }
     }
 }

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::tz::TimeZone;
 use redis::Cmd;
 
-use crate::calendar::{Clock, Periods, Unit};
+#[cfg(feature = "calendar")]
+use crate::calendar::Calendar;
+use crate::call::Command;
+use crate::clock::Clock;
 use crate::error::InvalidArgument;
 
 /// 2^53 - 1, the largest limit and cost.
@@ -34,7 +36,7 @@ impl Window {
     }
 
     /// The numbers, if they are in their ranges, and the texts that they were read from.
-    fn checked(
+    pub(crate) fn checked(
         limit: Option<u64>,
         limit_text: &str,
         millis: Option<u64>,
@@ -84,7 +86,7 @@ impl Window {
 }
 
 /// The two sides of the word `per`.
-fn split_at_per(text: &str) -> Option<(&str, &str)> {
+pub(crate) fn split_at_per(text: &str) -> Option<(&str, &str)> {
     let (limit, rest) = text.split_once(|c: char| c.is_ascii_whitespace())?;
     let rest = rest.trim_ascii_start();
     let (per, length) = rest.split_once(|c: char| c.is_ascii_whitespace())?;
@@ -92,7 +94,7 @@ fn split_at_per(text: &str) -> Option<(&str, &str)> {
 }
 
 /// Digits without the single underscores that may stand between them.
-fn digits(text: &str) -> Option<String> {
+pub(crate) fn digits(text: &str) -> Option<String> {
     let each_is_a_number = text.split('_').all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()));
     each_is_a_number.then(|| text.replace('_', ""))
 }
@@ -201,24 +203,53 @@ fn ordered(rates: impl Rates) -> Result<Arc<[Window]>, InvalidArgument> {
     Err(InvalidArgument("each window of a rule must have another length".to_owned()))
 }
 
-/// How a rule is called in HTTP headers.
+/// What rules of all kinds have in common. A kind that has no method for one of these leaves it as it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Label {
+pub(crate) struct Common {
+    /// Units that a request weighs, where they are said.
+    pub cost: Option<u64>,
+    pub hold: Option<Hold>,
+    pub force: bool,
+    /// How it is called in HTTP headers.
     pub name: Option<Arc<str>>,
     pub unit: Option<Arc<str>>,
 }
 
+/// Whether units are reserved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Hold {
+    /// They are to be.
+    Wanted,
+    /// By this holder, for a lease.
+    By { holder: Arc<str>, millis: u64 },
+}
+
+impl Common {
+    /// `cost`: as it is sent.
+    fn write(&self, cmd: &mut Cmd, cost: Option<u64>) {
+        if let Some(cost) = cost {
+            cmd.arg("COST").arg(cost);
+        }
+        if let Some(Hold::By { holder, millis }) = &self.hold {
+            cmd.arg("HOLD").arg(&**holder).arg(seconds(*millis));
+        }
+        if self.force {
+            cmd.arg("FORCE");
+        }
+    }
+}
+
 /// A name or unit, if it can be a string of a structured field.
-fn printable(what: &str, text: &str) -> Result<Arc<str>, InvalidArgument> {
+pub(crate) fn printable(what: &str, text: &str) -> Result<Option<Arc<str>>, InvalidArgument> {
     if text.is_empty() || !text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
         return Err(InvalidArgument(format!("a {what} must be printable ASCII, at least one character, not {text:?}")));
     }
-    Ok(text.into())
+    Ok(Some(text.into()))
 }
 
-/// The methods that rules have in common.
-macro_rules! labelled {
-    ($rule:ident) => {
+/// A kind of rule, with the methods that it shares with others.
+macro_rules! kind {
+    ($rule:ident $(, $trait:ident)*) => {
         impl $rule {
             /// Names the policy, for HTTP headers and for the keys of [`RateLimitLayer`](crate::RateLimitLayer). Without
             /// a name it is called by its window in the headers: `60s`. Of several windows each gets its length behind
@@ -227,7 +258,7 @@ macro_rules! labelled {
             /// # Errors
             /// If the name is empty or not printable ASCII.
             pub fn name(mut self, name: &str) -> Result<Self, InvalidArgument> {
-                self.label.name = Some(printable("name", name)?);
+                self.with.name = printable("name", name)?;
                 Ok(self)
             }
 
@@ -237,60 +268,58 @@ macro_rules! labelled {
             /// # Errors
             /// If the unit is empty or not printable ASCII.
             pub fn unit(mut self, unit: &str) -> Result<Self, InvalidArgument> {
-                self.label.unit = Some(printable("unit", unit)?);
+                self.with.unit = printable("unit", unit)?;
                 Ok(self)
             }
         }
-    };
-}
 
-macro_rules! weighed {
-    ($rule:ident) => {
+        impl From<$rule> for Rule {
+            fn from(rule: $rule) -> Self {
+                Self::$rule(rule)
+            }
+        }
+
+        impl From<&$rule> for Rule {
+            fn from(rule: &$rule) -> Self {
+                Self::$rule(rule.clone())
+            }
+        }
+
+        $(kind!(@ $trait $rule);)*
+    };
+    (@ Counting $rule:ident) => {
         impl $rule {
             /// The request weighs this many units, 1 to 2^53 − 1, and fits whole or not at all. Without a cost it weighs
             /// one. 0 is for [`Limiter::peek`](crate::Limiter::peek), where it shows the state as it is, and for
             /// [`Limiter::all`](crate::Limiter::all), where the rule denies if no unit is left and counts nothing.
             #[must_use]
             pub fn cost(mut self, units: u64) -> Self {
-                self.cost = Some(units);
+                self.with.cost = Some(units);
                 self
             }
         }
+
+        impl sealed::Sealed for $rule {}
+        impl Counting for $rule {}
+        impl Counting for &$rule {}
     };
-}
-
-macro_rules! windowed {
-    ($rule:ident) => {
-        impl $rule {
-            /// The windows, shortest first.
-            pub fn windows(&self) -> &[Window] {
-                &self.windows
-            }
-
-            fn write_windows(&self, cmd: &mut Cmd) {
-                for window in self.windows.iter() {
-                    cmd.arg(seconds(window.millis)).arg(window.limit);
-                }
-            }
-        }
+    (@ Turning $rule:ident) => {
+        impl Turning for $rule {}
+        impl Turning for &$rule {}
     };
-}
-
-/// The methods of rules that can count over the limit, and hold what they have counted.
-macro_rules! metered {
-    ($rule:ident) => {
+    (@ Metered $rule:ident) => {
         impl $rule {
             /// The request is counted whether it fits or not. `allowed` still says whether it fitted.
             #[must_use]
             pub fn force(mut self) -> Self {
-                self.force = true;
+                self.with.force = true;
                 self
             }
 
             /// These units (1 to 2^53 − 1) are reserved: for [`Limiter::reserve_all`](crate::Limiter::reserve_all) alone.
             #[must_use]
             pub fn reserved(mut self, units: u64) -> Self {
-                (self.cost, self.hold) = (Some(units), Some(Hold::Wanted));
+                (self.with.cost, self.with.hold) = (Some(units), Some(Hold::Wanted));
                 self
             }
 
@@ -304,51 +333,32 @@ macro_rules! metered {
                     return Err(InvalidArgument(format!("a holder has 1 to 256 bytes, not {}", holder.len())));
                 }
                 let Window { millis, .. } = Window::new(0, lease)?;
-                self.hold = Some(Hold::By { holder: holder.into(), millis });
+                self.with.hold = Some(Hold::By { holder: holder.into(), millis });
                 Ok(self)
-            }
-
-            fn write_options(&self, cmd: &mut Cmd, cost: Option<u64>) {
-                if let Some(cost) = cost {
-                    cmd.arg("COST").arg(cost);
-                }
-                if let Some(Hold::By { holder, millis }) = &self.hold {
-                    cmd.arg("HOLD").arg(&**holder).arg(seconds(*millis));
-                }
-                if self.force {
-                    cmd.arg("FORCE");
-                }
             }
         }
 
         impl Metered for $rule {}
         impl Metered for &$rule {}
     };
+    (@ Windowed $rule:ident) => {
+        impl $rule {
+            /// The windows, shortest first.
+            pub fn windows(&self) -> &[Window] {
+                &self.windows
+            }
+        }
+    };
 }
-
-/// Whether units are reserved.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Hold {
-    /// They are to be.
-    Wanted,
-    /// By this holder, for a lease.
-    By { holder: Arc<str>, millis: u64 },
-}
+#[cfg(feature = "calendar")]
+pub(crate) use kind;
 
 /// `RL.SLIDING`: at most `limit` units in any stretch of time as long as a window. Made by [`Rule::sliding`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sliding {
     windows: Arc<[Window]>,
-    cost: Option<u64>,
-    hold: Option<Hold>,
-    force: bool,
-    label: Label,
+    with: Common,
 }
-
-labelled!(Sliding);
-weighed!(Sliding);
-metered!(Sliding);
-windowed!(Sliding);
 
 /// `RL.FIXED`: at most `limit` units in each window, which starts at a multiple of its length since the epoch. Made by
 /// [`Rule::fixed`].
@@ -356,16 +366,8 @@ windowed!(Sliding);
 pub struct Fixed {
     windows: Arc<[Window]>,
     anchored: bool,
-    cost: Option<u64>,
-    hold: Option<Hold>,
-    force: bool,
-    label: Label,
+    with: Common,
 }
-
-labelled!(Fixed);
-weighed!(Fixed);
-metered!(Fixed);
-windowed!(Fixed);
 
 impl Fixed {
     /// A window begins with its first request, and not at a multiple of its length since the epoch.
@@ -376,70 +378,15 @@ impl Fixed {
     }
 }
 
-/// `RL.FIXED` with a window of the calendar: a day, week, month or year of a time zone. Made by [`Rule::calendar`].
-///
-/// A period begins with the first moment of its local day, and ends where the next one begins. Each call works it out by
-/// the clock of this process; where the server's clock is past its end already, the call is sent again with the next one.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Calendar {
-    pub(crate) limit: u64,
-    pub(crate) periods: Periods,
-    cost: Option<u64>,
-    hold: Option<Hold>,
-    force: bool,
-    label: Label,
-}
-
-labelled!(Calendar);
-weighed!(Calendar);
-metered!(Calendar);
-
-impl Calendar {
-    /// Units.
-    pub fn limit(&self) -> u64 {
-        self.limit
-    }
-
-    /// The time zone by its name in the zone database, such as `Europe/Berlin`; `UTC` unless set. The database is that of
-    /// the system (`/usr/share/zoneinfo`, or `TZDIR`).
-    ///
-    /// # Errors
-    /// If there is no zone of this name.
-    pub fn zone(mut self, name: &str) -> Result<Self, InvalidArgument> {
-        let zone = TimeZone::get(name).ok().filter(|zone| !zone.is_unknown());
-        self.periods.zone = zone.ok_or_else(|| {
-            InvalidArgument(format!("a zone must be one of the zone database, such as Europe/Berlin, not {name:?}"))
-        })?;
-        Ok(self)
-    }
-
-    /// With what a period begins: the day of a month (1 to 31; of a month that is too short its last), the day of a week (1,
-    /// Monday, to 7), or the month of a year (1 to 12). 1 unless set.
-    ///
-    /// # Errors
-    /// If it is out of that range. A day takes 1 alone.
-    pub fn starts(mut self, with: u8) -> Result<Self, InvalidArgument> {
-        let (unit, most) = (self.periods.unit.name(), self.periods.unit.last_start());
-        let with_checked = i8::try_from(with).ok().filter(|with| (1..=most).contains(with));
-        self.periods.starts = with_checked
-            .ok_or_else(|| InvalidArgument(format!("starts of a {unit} must be from 1 to {most}, not {with}")))?;
-        Ok(self)
-    }
-}
-
 /// `RL.THROTTLE`: a steady rate with a burst (GCRA). Made by [`Rule::throttle`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Throttle {
     pub(crate) burst: u64,
-    pub(crate) count: u64,
+    count: u64,
     /// Seconds.
-    pub(crate) period: u64,
-    cost: Option<u64>,
-    label: Label,
+    period: u64,
+    with: Common,
 }
-
-labelled!(Throttle);
-weighed!(Throttle);
 
 impl Throttle {
     /// How many units may come at once after a pause, beyond the first (0 to 2^53 − 2): the limit is one more. Unless
@@ -463,10 +410,8 @@ pub struct Lease {
     pub(crate) limit: u64,
     pub(crate) millis: u64,
     pub(crate) holder: Option<Arc<[u8]>>,
-    label: Label,
+    with: Common,
 }
-
-labelled!(Lease);
 
 impl Lease {
     /// Who holds the lease: any bytes, at least one, that no other holder has.
@@ -484,6 +429,11 @@ impl Lease {
     }
 }
 
+kind!(Sliding, Counting, Turning, Metered, Windowed);
+kind!(Fixed, Counting, Metered, Windowed);
+kind!(Throttle, Counting, Turning);
+kind!(Lease);
+
 /// A rule of any kind: what a request is held to, without the key.
 ///
 /// A rule holds no connection and is cheap to clone. Make it once and use it for every key. A key belongs to one rule.
@@ -496,7 +446,6 @@ impl Lease {
 /// let api = Rule::sliding("10/second, 100/minute")?.name("api")?;
 /// let tokens = Rule::sliding("200_000/minute")?.cost(1800);
 /// let logins = Rule::fixed("5 per 15 minutes")?.anchored();
-/// let budget = Rule::calendar("5_000_000/month")?.zone("Europe/Berlin")?;
 /// let steady = Rule::throttle("30/minute")?.burst(15);
 /// let busy = Rule::lease(16, Duration::from_secs(120))?;
 /// # Ok(()) }
@@ -509,6 +458,7 @@ pub enum Rule {
     /// `RL.FIXED`
     Fixed(Fixed),
     /// `RL.FIXED`, by the calendar
+    #[cfg(feature = "calendar")]
     Calendar(Calendar),
     /// `RL.THROTTLE`
     Throttle(Throttle),
@@ -520,6 +470,8 @@ pub enum Rule {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Use {
     Hit,
+    /// A call that can wait for its turn.
+    Turn,
     /// One that may weigh nothing: a peek, or a check in `all`.
     Check,
     /// As a check, or units of it are reserved.
@@ -532,7 +484,7 @@ impl Rule {
     /// # Errors
     /// If the rates cannot be read, are out of range, or two windows have one length.
     pub fn sliding(rates: impl Rates) -> Result<Sliding, InvalidArgument> {
-        Ok(Sliding { windows: ordered(rates)?, cost: None, hold: None, force: false, label: Label::default() })
+        Ok(Sliding { windows: ordered(rates)?, with: Common::default() })
     }
 
     /// A fixed window, or several (up to 16, all or nothing): one counter for each. Up to twice the limit can pass
@@ -541,36 +493,7 @@ impl Rule {
     /// # Errors
     /// If the rates cannot be read, are out of range, or two windows have one length.
     pub fn fixed(rates: impl Rates) -> Result<Fixed, InvalidArgument> {
-        let windows = ordered(rates)?;
-        Ok(Fixed { windows, anchored: false, cost: None, hold: None, force: false, label: Label::default() })
-    }
-
-    /// A window of the calendar, such as `"5_000_000/month"`: a day, week, month or year in UTC unless [`Calendar::zone`]
-    /// says otherwise, which begins as [`Calendar::starts`] says.
-    ///
-    /// ```
-    /// use redis_rl_client::Rule;
-    ///
-    /// # fn main() -> Result<(), redis_rl_client::InvalidArgument> {
-    /// let billed = Rule::calendar("5_000_000/month")?.zone("Europe/Berlin")?.starts(15)?;
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// If the rate cannot be read, or its limit is more than 2^53 − 1.
-    pub fn calendar(rate: &str) -> Result<Calendar, InvalidArgument> {
-        let bad = || {
-            InvalidArgument(format!(
-                "a rate of the calendar looks like 5_000_000/month or 100 per day (day, week, month, year), not {rate:?}"
-            ))
-        };
-        let text = rate.trim_ascii();
-        let (limit_text, unit) = text.split_once('/').or_else(|| split_at_per(text)).ok_or_else(bad)?;
-        let unit = Unit::parse(unit.trim_ascii()).ok_or_else(bad)?;
-        let digits = digits(limit_text.trim_ascii()).ok_or_else(bad)?;
-        let Window { limit, .. } = Window::checked(digits.parse().ok(), limit_text, Some(1), "")?;
-        let periods = Periods { unit, zone: TimeZone::UTC, starts: 1 };
-        Ok(Calendar { limit, periods, cost: None, hold: None, force: false, label: Label::default() })
+        Ok(Fixed { windows: ordered(rates)?, anchored: false, with: Common::default() })
     }
 
     /// A steady rate, such as `"30/minute"`, with a burst of as many unless [`Throttle::burst`] says otherwise.
@@ -593,7 +516,7 @@ impl Rule {
                 "a throttle allows at most one unit a nanosecond, not {limit} in {millis} ms"
             )));
         }
-        Ok(Throttle { burst: limit - 1, count, period, cost: None, label: Label::default() })
+        Ok(Throttle { burst: limit - 1, count, period, with: Common::default() })
     }
 
     /// At most `limit` holders at a time (0 to 2^53 − 1), each for `ttl` (0.001 to 2147483647 seconds, whole
@@ -603,178 +526,156 @@ impl Rule {
     /// If one of the two is out of its range.
     pub fn lease(limit: u64, ttl: Duration) -> Result<Lease, InvalidArgument> {
         let Window { limit, millis } = Window::new(limit, ttl)?;
-        Ok(Lease { limit, millis, holder: None, label: Label::default() })
+        Ok(Lease { limit, millis, holder: None, with: Common::default() })
     }
 
-    /// The command's name behind `RL.`, and behind `rl_` in the function library.
-    pub(crate) fn command(&self) -> (&'static str, &'static str, &'static str) {
+    pub(crate) fn common(&self) -> &Common {
         match self {
-            Self::Sliding(_) => ("RL.SLIDING", "rl_sliding", "sliding"),
-            Self::Fixed(_) | Self::Calendar(_) => ("RL.FIXED", "rl_fixed", "fixed"),
-            Self::Throttle(_) => ("RL.THROTTLE", "rl_throttle", "throttle"),
-            Self::Lease(_) => ("RL.ACQUIRE", "rl_acquire", "acquire"),
+            Self::Sliding(Sliding { with, .. })
+            | Self::Fixed(Fixed { with, .. })
+            | Self::Throttle(Throttle { with, .. })
+            | Self::Lease(Lease { with, .. }) => with,
+            #[cfg(feature = "calendar")]
+            Self::Calendar(Calendar { with, .. }) => with,
         }
     }
 
-    /// The word that the rule has in front of it in RL.PEEK, RL.REFUND and RL.ALL.
-    pub(crate) fn word(&self) -> &'static str {
+    fn common_mut(&mut self) -> &mut Common {
         match self {
-            Self::Sliding(_) => "SLIDING",
-            Self::Fixed(_) | Self::Calendar(_) => "FIXED",
-            Self::Throttle(_) => "THROTTLE",
-            Self::Lease(_) => "ACQUIRE",
+            Self::Sliding(Sliding { with, .. })
+            | Self::Fixed(Fixed { with, .. })
+            | Self::Throttle(Throttle { with, .. })
+            | Self::Lease(Lease { with, .. }) => with,
+            #[cfg(feature = "calendar")]
+            Self::Calendar(Calendar { with, .. }) => with,
         }
     }
 
-    /// The rule as the commands take it, at this time.
-    pub(crate) fn write(&self, cmd: &mut Cmd, clock: &Clock) {
+    /// The command that decides by it.
+    pub(crate) fn command(&self) -> Command {
         match self {
-            Self::Sliding(rule) => {
-                rule.write_windows(cmd);
-                // Always said, whatever it is: then the server stores a new log compactly.
-                rule.write_options(cmd, rule.cost.or(Some(1)));
-            }
+            Self::Sliding(_) => Command::SLIDING,
+            Self::Fixed(_) => Command::FIXED,
+            #[cfg(feature = "calendar")]
+            Self::Calendar(_) => Command::FIXED,
+            Self::Throttle(_) => Command::THROTTLE,
+            Self::Lease(_) => Command::ACQUIRE,
+        }
+    }
+
+    /// The rule as the commands take it, at this time. `word`: with the word that it has in front of it in RL.PEEK,
+    /// RL.REFUND, RL.SETTLE and RL.ALL.
+    pub(crate) fn write(&self, cmd: &mut Cmd, clock: &Clock, word: bool) {
+        if word {
+            cmd.arg(self.command().word());
+        }
+        for window in self.windows() {
+            cmd.arg(seconds(window.millis)).arg(window.limit);
+        }
+        match self {
+            // Always with a cost, whatever it is: then the server stores a new log compactly.
+            Self::Sliding(rule) => rule.with.write(cmd, rule.with.cost.or(Some(1))),
             Self::Fixed(rule) => {
-                rule.write_windows(cmd);
                 if rule.anchored {
                     cmd.arg("ANCHORED");
                 }
-                rule.write_options(cmd, rule.cost);
+                rule.with.write(cmd, rule.with.cost);
             }
+            #[cfg(feature = "calendar")]
             Self::Calendar(rule) => {
-                cmd.arg(format!("@{}", clock.end(&rule.periods))).arg(rule.limit);
-                rule.write_options(cmd, rule.cost);
+                cmd.arg(rule.period(clock)).arg(rule.limit);
+                rule.with.write(cmd, rule.with.cost);
             }
             Self::Throttle(rule) => {
-                cmd.arg(rule.burst).arg(rule.count).arg(rule.period);
-                if let Some(cost) = rule.cost {
-                    cmd.arg(cost);
-                }
+                cmd.arg(rule.burst).arg(rule.count).arg(rule.period).arg(rule.with.cost);
             }
             Self::Lease(rule) => {
                 cmd.arg(rule.limit).arg(seconds(rule.millis)).arg(rule.holder.as_deref().unwrap_or_default());
             }
         }
+        let _ = clock;
     }
 
     /// Refuses what no server takes, before anything is sent.
     pub(crate) fn check(&self, wanted: Use) -> Result<(), InvalidArgument> {
-        if let Self::Lease(rule) = self
-            && rule.holder.as_deref().is_none_or(<[u8]>::is_empty)
+        let refused = |what: &str| Err(InvalidArgument(what.to_owned()));
+        if matches!(self, Self::Lease(rule) if rule.holder.as_deref().is_none_or(<[u8]>::is_empty)) {
+            return refused("a lease needs a holder of at least one byte: say who with Lease::holder");
+        }
+        if let Self::Throttle(Throttle { burst, .. }) = self
+            && *burst >= MOST_UNITS
         {
-            return Err(InvalidArgument(
-                "a lease needs a holder of at least one byte: say who with Lease::holder".to_owned(),
-            ));
+            return Err(InvalidArgument(format!("a burst must be from 0 to {}, not {burst}", MOST_UNITS - 1)));
         }
-        if let Self::Throttle(rule) = self
-            && rule.burst >= MOST_UNITS
-        {
-            return Err(InvalidArgument(format!("a burst must be from 0 to {}, not {}", MOST_UNITS - 1, rule.burst)));
+        if wanted == Use::Turn && !self.takes_turns() {
+            return refused("a turn is for a sliding rule or a throttle that is neither forced nor held");
         }
-        let is_wanted = self.hold() == Some(&Hold::Wanted);
-        if wanted != Use::Reserve && is_wanted {
-            return Err(InvalidArgument("a rule with reserved units is for Limiter::reserve_all".to_owned()));
+        let Common { cost, hold, force, .. } = self.common();
+        let is_wanted = hold == &Some(Hold::Wanted);
+        if is_wanted && wanted != Use::Reserve {
+            return refused("a rule with reserved units is for Limiter::reserve_all");
         }
-        let least = u64::from(wanted == Use::Hit);
-        match self.cost() {
-            Some(units) if is_wanted => {
-                if self.is_forced() {
-                    let what = "a reservation takes a rule without force: what does not fit is not charged";
-                    return Err(InvalidArgument(what.to_owned()));
-                }
-                if (1..=MOST_UNITS).contains(&units) {
-                    return Ok(());
-                }
-                Err(InvalidArgument(format!("reserved units must be from 1 to {MOST_UNITS}, not {units}")))
-            }
-            Some(cost) if !(least..=MOST_UNITS).contains(&cost) => {
-                Err(InvalidArgument(format!("a cost must be from {least} to {MOST_UNITS}, not {cost}")))
+        if is_wanted && *force {
+            return refused("a reservation takes a rule without force: what does not fit is not charged");
+        }
+        let what = if is_wanted { "reserved units" } else { "a cost" };
+        let least = u64::from(is_wanted || matches!(wanted, Use::Hit | Use::Turn));
+        match cost {
+            Some(units) if !(least..=MOST_UNITS).contains(units) => {
+                Err(InvalidArgument(format!("{what} must be from {least} to {MOST_UNITS}, not {units}")))
             }
             _ => Ok(()),
         }
     }
 
-    /// Units that a request weighs, where they are said.
-    pub(crate) fn cost(&self) -> Option<u64> {
-        match self {
-            Self::Sliding(Sliding { cost, .. })
-            | Self::Fixed(Fixed { cost, .. })
-            | Self::Calendar(Calendar { cost, .. })
-            | Self::Throttle(Throttle { cost, .. }) => *cost,
-            Self::Lease(_) => None,
-        }
+    /// Units that a request weighs.
+    pub(crate) fn cost(&self) -> u64 {
+        self.common().cost.unwrap_or(1)
     }
 
     /// The same rule for a request of another weight. A lease has none.
     #[cfg(feature = "tower")]
-    pub(crate) fn weighing(self, units: u64) -> Self {
-        match self {
-            Self::Sliding(rule) => rule.cost(units).into(),
-            Self::Fixed(rule) => rule.cost(units).into(),
-            Self::Calendar(rule) => rule.cost(units).into(),
-            Self::Throttle(rule) => rule.cost(units).into(),
-            Self::Lease(rule) => rule.into(),
+    pub(crate) fn weighing(mut self, units: u64) -> Self {
+        if !matches!(self, Self::Lease(_)) {
+            self.common_mut().cost = Some(units);
         }
+        self
     }
 
     pub(crate) fn is_forced(&self) -> bool {
-        match self {
-            Self::Sliding(rule) => rule.force,
-            Self::Fixed(rule) => rule.force,
-            Self::Calendar(rule) => rule.force,
-            Self::Throttle(_) | Self::Lease(_) => false,
-        }
-    }
-
-    /// Whether it limits the same, whatever a request weighs.
-    pub(crate) fn limits_as(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Sliding(one), Self::Sliding(other)) => one.windows == other.windows,
-            (Self::Fixed(one), Self::Fixed(other)) => one.windows == other.windows && one.anchored == other.anchored,
-            (Self::Calendar(one), Self::Calendar(other)) => (one.limit, &one.periods) == (other.limit, &other.periods),
-            (Self::Throttle(one), Self::Throttle(other)) => {
-                (one.burst, one.count, one.period) == (other.burst, other.count, other.period)
-            }
-            (one, other) => one == other,
-        }
-    }
-
-    fn hold_mut(&mut self) -> Option<(&mut Option<u64>, &mut Option<Hold>)> {
-        match self {
-            Self::Sliding(rule) => Some((&mut rule.cost, &mut rule.hold)),
-            Self::Fixed(rule) => Some((&mut rule.cost, &mut rule.hold)),
-            Self::Calendar(rule) => Some((&mut rule.cost, &mut rule.hold)),
-            Self::Throttle(_) | Self::Lease(_) => None,
-        }
-    }
-
-    fn hold(&self) -> Option<&Hold> {
-        match self {
-            Self::Sliding(Sliding { hold, .. })
-            | Self::Fixed(Fixed { hold, .. })
-            | Self::Calendar(Calendar { hold, .. }) => hold.as_ref(),
-            Self::Throttle(_) | Self::Lease(_) => None,
-        }
+        self.common().force
     }
 
     /// Whether units of it are, or are to be, reserved.
     pub(crate) fn is_reserved(&self) -> bool {
-        self.hold().is_some()
+        self.common().hold.is_some()
+    }
+
+    /// Whether a request can wait for its turn.
+    pub(crate) fn takes_turns(&self) -> bool {
+        matches!(self, Self::Sliding(_) | Self::Throttle(_)) && !self.is_forced() && !self.is_reserved()
+    }
+
+    /// Whether it limits the same, whatever a request weighs.
+    pub(crate) fn limits_as(&self, other: &Self) -> bool {
+        let alike = |rule: &Self| {
+            let mut rule = rule.clone();
+            *rule.common_mut() = Common::default();
+            rule
+        };
+        alike(self) == alike(other)
     }
 
     /// The same rule, of which this holder reserves the units of the cost.
     pub(crate) fn held(mut self, holder: &Arc<str>, millis: u64) -> Self {
-        if let Some((_, hold)) = self.hold_mut() {
-            *hold = Some(Hold::By { holder: Arc::clone(holder), millis });
-        }
+        self.common_mut().hold = Some(Hold::By { holder: Arc::clone(holder), millis });
         self
     }
 
     /// The same rule, of which these units are to be reserved.
     pub(crate) fn reserving(mut self, units: u64) -> Self {
-        if let Some((cost, hold)) = self.hold_mut() {
-            (*cost, *hold) = (Some(units), Some(Hold::Wanted));
-        }
+        let common = self.common_mut();
+        (common.cost, common.hold) = (Some(units), Some(Hold::Wanted));
         self
     }
 
@@ -782,6 +683,7 @@ impl Rule {
     pub(crate) fn smallest_limit(&self) -> u64 {
         match self {
             Self::Sliding(_) | Self::Fixed(_) => self.windows().iter().map(Window::limit).min().unwrap_or(0),
+            #[cfg(feature = "calendar")]
             Self::Calendar(rule) => rule.limit,
             Self::Throttle(rule) => rule.burst.saturating_add(1),
             Self::Lease(rule) => rule.limit,
@@ -794,29 +696,24 @@ impl Rule {
         self.windows().len() > 1 && !self.is_forced()
     }
 
+    /// The option that asks for everything that a decision holds.
+    pub(crate) fn form(&self) -> &'static str {
+        if self.wants_each() { "EACH" } else { "FULL" }
+    }
+
     /// The windows that the rule names by their lengths; none for a calendar, a throttle and a lease.
     pub(crate) fn windows(&self) -> &[Window] {
         match self {
             Self::Sliding(rule) => &rule.windows,
             Self::Fixed(rule) => &rule.windows,
-            Self::Calendar(_) | Self::Throttle(_) | Self::Lease(_) => &[],
-        }
-    }
-
-    pub(crate) fn label(&self) -> &Label {
-        match self {
-            Self::Sliding(rule) => &rule.label,
-            Self::Fixed(rule) => &rule.label,
-            Self::Calendar(rule) => &rule.label,
-            Self::Throttle(rule) => &rule.label,
-            Self::Lease(rule) => &rule.label,
+            _ => &[],
         }
     }
 
     /// What tells the rule from others in the keys of an adapter: its name, or else its kind with its limits.
     #[cfg(feature = "tower")]
     pub(crate) fn policy(&self) -> String {
-        if let Some(name) = &self.label().name {
+        if let Some(name) = &self.common().name {
             return name.to_string();
         }
         let windows = || {
@@ -827,11 +724,8 @@ impl Rule {
             Self::Sliding(_) => format!("sliding-{}", windows()),
             Self::Fixed(rule) if rule.anchored => format!("anchored-{}", windows()),
             Self::Fixed(_) => format!("fixed-{}", windows()),
-            Self::Calendar(Calendar { limit, periods: Periods { unit, zone, starts }, .. }) => {
-                let zone = zone.iana_name().unwrap_or("UTC");
-                let starts = if *starts == 1 { String::new() } else { format!(" {starts}") };
-                format!("calendar-{limit}/{} {zone}{starts}", unit.name())
-            }
+            #[cfg(feature = "calendar")]
+            Self::Calendar(rule) => rule.policy(),
             Self::Throttle(rule) => format!("throttle-{}-{}/{}s", rule.burst, rule.count, rule.period),
             Self::Lease(rule) => format!("lease-{}/{}s", rule.limit, seconds(rule.millis)),
         }
@@ -841,24 +735,6 @@ impl Rule {
 fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
-
-macro_rules! kinds {
-    ($($kind:ident),*) => {
-        $(impl From<$kind> for Rule {
-            fn from(rule: $kind) -> Self {
-                Self::$kind(rule)
-            }
-        }
-
-        impl From<&$kind> for Rule {
-            fn from(rule: &$kind) -> Self {
-                Self::$kind(rule.clone())
-            }
-        })*
-    };
-}
-
-kinds!(Sliding, Fixed, Calendar, Throttle, Lease);
 
 impl From<&Self> for Rule {
     fn from(rule: &Self) -> Self {
@@ -874,10 +750,6 @@ pub(crate) mod sealed {
     }
 
     pub trait Sealed {}
-    impl Sealed for super::Sliding {}
-    impl Sealed for super::Fixed {}
-    impl Sealed for super::Calendar {}
-    impl Sealed for super::Throttle {}
     impl<T: Sealed> Sealed for &T {}
 }
 
@@ -885,14 +757,9 @@ pub(crate) mod sealed {
 /// [`Limiter::release`](crate::Limiter::release).
 pub trait Counting: sealed::Sealed + Into<Rule> {}
 
-impl Counting for Sliding {}
-impl Counting for Fixed {}
-impl Counting for Calendar {}
-impl Counting for Throttle {}
-impl Counting for &Sliding {}
-impl Counting for &Fixed {}
-impl Counting for &Calendar {}
-impl Counting for &Throttle {}
+/// A rule by which a request can wait for its turn: sliding windows and throttles. See
+/// [`Limiter::turn`](crate::Limiter::turn).
+pub trait Turning: Counting {}
 
 /// A rule of which units can be reserved: sliding and fixed windows, and those of the calendar. See
 /// [`Limiter::reserve`](crate::Limiter::reserve).

@@ -1,81 +1,145 @@
-//! Callers that wait until they are let in: for how long, and in which order.
+//! Callers that wait until they are let in.
 
 use std::collections::HashMap;
+use std::future::Future;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use tokio::runtime::Handle;
 use tokio::sync::{self, OwnedMutexGuard};
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
+use crate::decision::{Attempt, Decision};
+use crate::error::Error;
+use crate::limiter::Limiter;
 use crate::rule::Rule;
 
 /// The pause before a lease is asked for again, at first and at most: one can be given back before it ends.
-const FIRST_POLL: Duration = Duration::from_millis(20);
-const LONGEST_POLL: Duration = Duration::from_millis(500);
-/// For how long a call of a wait may take when its time is nearly up.
-const LAST_CALL: Duration = Duration::from_millis(100);
+pub(crate) const FIRST_POLL: Duration = Duration::from_millis(20);
+pub(crate) const LONGEST_POLL: Duration = Duration::from_millis(500);
+/// The pause while the server is unavailable.
+pub(crate) const OUTAGE_POLL: Duration = Duration::from_secs(1);
+/// The part of the limiter's deadline that the last call of a wait has at least: one in so many.
+pub(crate) const LAST_CALL_SHARE: u32 = 10;
 
-/// When a caller asks again for what was denied.
-pub(crate) struct Wait<'a> {
-    lines: &'a Lines,
-    key: &'a [u8],
-    deadline: Option<Instant>,
-    /// Whether there is any time to wait.
-    waits: bool,
-    /// The next pause, for a lease: one can be given back at any time.
-    pause: Option<Duration>,
-    /// For a lease, once it was denied.
-    turn: Option<Turn<'a>>,
-}
+impl Limiter {
+    /// Waits until the request is allowed, at most for `timeout`. By a sliding rule or a throttle it takes a
+    /// [turn](Self::turn) and sleeps until that comes: one call, and nobody overtakes. By another rule, and where no turn is
+    /// to be had, it sleeps for the exact wait and asks again. It answers with the denial at once where that is longer than
+    /// what is left, or has no end. A place of a lease can be given back before the lease ends: it is asked for with growing
+    /// pauses, by one of all callers of this limiter that wait for it.
+    ///
+    /// While the server is unavailable it tries again each second. A call whose reply was lost is one of these: it may have
+    /// been counted. If this future is dropped, its turn is given back.
+    ///
+    /// # Errors
+    /// As [`Error`] says; those of a server that is unavailable when the time is over.
+    pub async fn wait(
+        &self,
+        key: impl AsRef<[u8]>,
+        rule: impl Into<Rule>,
+        timeout: Duration,
+    ) -> Result<Decision, Error> {
+        let (key, rule) = (key.as_ref(), &rule.into());
+        let let_in = self.until_let_in(key, matches!(rule, Rule::Lease(_)), timeout, |limiter, left| async move {
+            if !rule.takes_turns() {
+                return limiter.hit(key, rule).await.map(Attempt::of);
+            }
+            let decision = limiter.take_turn(key, rule, left).await?;
+            if decision.allowed && !decision.wait.is_zero() {
+                let turn = Turn { limiter: self, key, rule, at: decision.at };
+                sleep(decision.wait).await;
+                std::mem::forget(turn);
+            }
+            Ok(Attempt::of(decision))
+        });
+        let_in.await.map(|attempt| match attempt {
+            Attempt::Granted(decision) | Attempt::Denied(decision) => decision,
+        })
+    }
 
-impl<'a> Wait<'a> {
-    /// Comes to its end when it is time to ask first: at once, unless others wait for a place at the key.
-    pub async fn begin(lines: &'a Lines, key: &'a [u8], rule: &Rule, timeout: Duration) -> Self {
-        let pause = matches!(rule, Rule::Lease(_)).then_some(FIRST_POLL);
-        let (deadline, waits) = (Instant::now().checked_add(timeout), !timeout.is_zero());
-        let mut wait = Self { lines, key, deadline, waits, pause, turn: None };
-        if wait.waits && wait.pause.is_some() && lines.is_anyone_at(key) {
-            wait.line_up().await;
+    /// Asks until it is granted, or the time is over. `polls`: what is asked for can be given back at any time. `ask` gets
+    /// this limiter with the deadline of the call, and the time that is left.
+    pub(crate) async fn until_let_in<T, F>(
+        &self,
+        key: &[u8],
+        polls: bool,
+        timeout: Duration,
+        ask: impl Fn(Self, Duration) -> F,
+    ) -> Result<Attempt<T>, Error>
+    where
+        F: Future<Output = Result<Attempt<T>, Error>>,
+    {
+        let deadline = Instant::now().checked_add(timeout);
+        let until = |wake: Instant| deadline.map_or(wake, |deadline| wake.min(deadline));
+        let (mut pause, mut place, mut denied) = (FIRST_POLL, None, None);
+        if polls && !timeout.is_zero() && self.lines().is_anyone_at(key) {
+            place = Some(self.lines().join(key, deadline).await);
         }
-        wait
-    }
-
-    /// How long the next call may take. The first call of a wait that takes no time at all has the limiter's own deadline.
-    pub fn left(&self) -> Option<Duration> {
-        let deadline = self.deadline.filter(|_| self.waits)?;
-        Some(deadline.saturating_duration_since(Instant::now()).max(LAST_CALL))
-    }
-
-    /// Comes to its end when it is time to ask again; false, at once, if it is not worth the wait.
-    pub async fn again(&mut self, retry_after: Option<Duration>) -> bool {
-        let (now, Some(wait)) = (Instant::now(), retry_after) else { return false };
-        let Some(pause) = &mut self.pause else {
-            let wake = now.checked_add(wait).filter(|wake| self.deadline.is_none_or(|deadline| *wake <= deadline));
-            let Some(wake) = wake else { return false };
+        loop {
+            let left = deadline.map_or(timeout, |deadline| deadline.saturating_duration_since(Instant::now()));
+            // A wait that takes no time at all is a call as any other.
+            let limit = if timeout.is_zero() { self.timeout() } else { left };
+            let limit = limit.clamp(self.timeout() / LAST_CALL_SHARE, self.timeout());
+            let attempt = ask(self.with_timeout(limit), left).await;
+            let now = Instant::now();
+            let is_over = deadline.is_some_and(|deadline| deadline <= now);
+            let wake = match attempt {
+                Ok(Attempt::Granted(granted)) => return Ok(Attempt::Granted(granted)),
+                Ok(Attempt::Denied(decision)) => {
+                    let wake = decision.retry_after.and_then(|wait| now.checked_add(wait));
+                    let wake = wake.filter(|wake| if polls { !is_over } else { until(*wake) == *wake });
+                    let Some(wake) = wake else { return Ok(Attempt::Denied(decision)) };
+                    denied = Some(decision);
+                    if polls && place.is_none() {
+                        place = Some(self.lines().join(key, deadline).await);
+                        continue;
+                    }
+                    let poll = now + jittered(pause);
+                    if polls {
+                        pause = (pause * 2).min(LONGEST_POLL);
+                    }
+                    if polls { until(wake.min(poll)) } else { wake }
+                }
+                Err(error) if error.is_unavailable() => match denied.take() {
+                    // What was known before the last call.
+                    Some(decision) if is_over => return Ok(Attempt::Denied(decision)),
+                    _ if is_over => return Err(error),
+                    _ => until(now + OUTAGE_POLL),
+                },
+                Err(error) => return Err(error),
+            };
             sleep_until(wake).await;
-            return true;
-        };
-        if self.deadline.is_some_and(|deadline| deadline <= now) {
-            return false;
         }
-        if self.turn.is_none() {
-            self.line_up().await;
-            return true;
-        }
-        let wake = now + wait.min(*pause);
-        *pause = (*pause * 2).min(LONGEST_POLL);
-        // Once more at the very end.
-        sleep_until(self.deadline.map_or(wake, |deadline| wake.min(deadline))).await;
-        true
-    }
-
-    async fn line_up(&mut self) {
-        self.turn = Some(self.lines.turn(self.key, self.deadline).await);
     }
 }
 
-/// Of the callers that wait for a place at a key one asks, and the others wait for their turn. Else all would ask again
-/// and again for the one place that is given back.
+/// Up to a quarter less, so that processes do not ask in step.
+fn jittered(pause: Duration) -> Duration {
+    let random = u32::try_from(RandomState::new().hash_one(()) % 256).unwrap_or(0);
+    pause - pause * random / 1024
+}
+
+/// A turn that is waited for, and given back where its caller leaves.
+struct Turn<'a> {
+    limiter: &'a Limiter,
+    key: &'a [u8],
+    rule: &'a Rule,
+    at: SystemTime,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let (limiter, key, rule, at) = (self.limiter.clone(), self.key.to_vec(), self.rule.clone(), self.at);
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(async move { limiter.give_turn_back(&key, rule, at).await });
+        }
+    }
+}
+
+/// Of the callers that wait for a place at a key one asks, and the others wait in line. Else all would ask again and again
+/// for the one place that is given back.
 #[derive(Debug, Default)]
 pub(crate) struct Lines(Mutex<HashMap<Vec<u8>, Weak<sync::Mutex<()>>>>);
 
@@ -88,8 +152,8 @@ impl Lines {
         self.with(|lines| lines.contains_key(key))
     }
 
-    /// The caller's turn, or its place in the line where the deadline is earlier.
-    async fn turn<'a>(&'a self, key: &'a [u8], deadline: Option<Instant>) -> Turn<'a> {
+    /// Waits in line, until it is the caller's turn to ask or until the deadline.
+    async fn join<'a>(&'a self, key: &'a [u8], deadline: Option<Instant>) -> Place<'a> {
         let line = self.with(|lines| {
             let there = lines.get(key).and_then(Weak::upgrade);
             there.unwrap_or_else(|| {
@@ -99,24 +163,24 @@ impl Lines {
             })
         });
         // Before the wait, so that it ends also where the caller goes meanwhile.
-        let mut turn = Turn { lines: self, key, asks: None };
+        let mut place = Place { lines: self, key, asks: None };
         let asks = line.lock_owned();
-        turn.asks = match deadline {
+        place.asks = match deadline {
             Some(deadline) => timeout_at(deadline, asks).await.ok(),
             None => Some(asks.await),
         };
-        turn
+        place
     }
 }
 
-/// The turn of a caller, which ends with this value.
-struct Turn<'a> {
+/// The place of a caller in a line, which ends with this value.
+struct Place<'a> {
     lines: &'a Lines,
     key: &'a [u8],
     asks: Option<OwnedMutexGuard<()>>,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for Place<'_> {
     fn drop(&mut self) {
         self.asks = None;
         self.lines.with(|lines| {
@@ -137,7 +201,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn callers_take_turns() {
         let lines = Arc::new(Lines::default());
-        let first = lines.turn(b"k", None).await;
+        let first = lines.join(b"k", None).await;
         let told = Arc::new(Mutex::new(Vec::new()));
         let mut tasks = Vec::new();
         for number in 0..5 {
@@ -145,7 +209,7 @@ mod tests {
             // The fourth has no time.
             let deadline = (number == 3).then(|| Instant::now() + Duration::from_secs(1));
             tasks.push(tokio::spawn(async move {
-                let turn = lines.turn(b"k", deadline).await;
+                let turn = lines.join(b"k", deadline).await;
                 told.lock().unwrap().push((number, turn.asks.is_some()));
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }));
@@ -166,8 +230,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_line_ends_with_its_last_caller() {
         let lines = Lines::default();
-        let first = lines.turn(b"k", None).await;
-        let mut second = Box::pin(lines.turn(b"k", None));
+        let first = lines.join(b"k", None).await;
+        let mut second = Box::pin(lines.join(b"k", None));
         assert!(timeout(FIRST_POLL, second.as_mut()).await.is_err());
         drop(first);
         assert!(lines.is_anyone_at(b"k"));

@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A decision that is charged, so that it fails where those of requests fail: without memory, at a replica.
 async fn probe(limiter: &Limiter, key: &str) -> Result<(), Failure> {
-    limiter.admit(key, Rule::fixed("1000000/second").map_err(Error::from)?).await?;
+    let _ = limiter.admit(key, Rule::fixed("1000000/second").map_err(Error::from)?).await?;
     Ok(())
 }
 
@@ -43,8 +43,8 @@ impl Store {
         let limiter = Limiter::with_options(connection, options);
         // The first call finds out how the server is asked; no request should have to wait for it.
         let probe_key = format!("{prefix}redis-rl-envoy:probe");
-        probe(&limiter.timeout(PATIENCE), &probe_key).await?;
-        let giving_back = limiter.timeout(settings.deadline.max(GIVING_BACK));
+        probe(&limiter.with_timeout(PATIENCE), &probe_key).await?;
+        let giving_back = limiter.with_timeout(settings.deadline.max(GIVING_BACK));
         Ok(Self { limiter, giving_back, cluster: settings.kind == RedisType::Cluster, probe_key })
     }
 

@@ -179,14 +179,14 @@ async fn peek_refund_and_reset() {
 
         let first = limiter.hit("k", rule.clone().cost(2)).await.unwrap();
         server.set_time(T0 + 1000).await;
-        limiter.hit("k", rule.clone().cost(3)).await.unwrap();
+        let _ = limiter.hit("k", rule.clone().cost(3)).await.unwrap();
         let nothing = limiter.refund_at("k", &rule, at(T0 + 500)).await.unwrap();
         assert_eq!((nothing.refunded, nothing.used, nothing.ttl), (0, 5, Duration::from_secs(60)));
         let some = limiter.refund_at("k", rule.clone().cost(2), first.at).await.unwrap();
         assert_eq!((some.refunded, some.used), (2, 3));
         let newest = limiter.refund("k", rule.clone().cost(9)).await.unwrap();
         assert_eq!((newest.refunded, newest.used), (3, 0));
-        limiter.hit("k", &rule).await.unwrap();
+        let _ = limiter.hit("k", &rule).await.unwrap();
         assert_eq!(limiter.reset("k", &rule).await.unwrap(), 1);
         assert_eq!(limiter.reset("k", &rule).await.unwrap(), 0);
     }
@@ -242,7 +242,7 @@ async fn a_check_denies_and_counts_nothing() {
             let decision = limiter.all([check(), count()]).await.unwrap();
             assert_eq!((decision.allowed, decision.each[0].used, decision.each[1].used), (true, 0, used), "{has:?}");
         }
-        limiter.hit("{o}:quota", Rule::sliding("2/minute").unwrap().cost(2)).await.unwrap();
+        let _ = limiter.hit("{o}:quota", Rule::sliding("2/minute").unwrap().cost(2)).await.unwrap();
         let decision = limiter.all([check(), count()]).await.unwrap();
         assert_eq!((decision.allowed, decision.index, decision.each[1].used), (false, 0, 3), "{has:?}");
         assert_eq!(decision.retry_after, Some(ms(60_000)), "{has:?}");

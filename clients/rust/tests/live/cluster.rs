@@ -200,7 +200,7 @@ async fn peeks_go_to_replicas_where_the_client_reads_from_them() {
         let rule = Rule::sliding("100/minute").unwrap();
         let limiter = cluster.limiter().await;
         for key in 0..12 {
-            limiter.hit(format!("k{key}"), &rule).await.unwrap();
+            let _ = limiter.hit(format!("k{key}"), &rule).await.unwrap();
             assert_eq!(limiter.peek(format!("k{key}"), rule.clone().cost(0)).await.unwrap().used, 1);
         }
         assert_eq!(peeks(true).await, 0, "{has:?}");
@@ -224,7 +224,7 @@ async fn a_library_that_a_node_lacks_is_loaded_there() {
     let limiter = cluster.limiter().await;
     let rule = Rule::sliding("100/minute").unwrap();
     for key in 0..20 {
-        limiter.hit(format!("k{key}"), &rule).await.unwrap();
+        let _ = limiter.hit(format!("k{key}"), &rule).await.unwrap();
     }
     // As a shard that has just joined.
     let _: () = cluster.nodes[1].run("FUNCTION FLUSH").await;
@@ -242,7 +242,7 @@ async fn a_broken_connection_is_made_anew() {
     let client = cluster.client().use_protocol(ProtocolVersion::RESP3).build().unwrap();
     let limiter = cluster.limiter_of(client);
     let rule = Rule::sliding("1000000/hour").unwrap();
-    limiter.hit("k", &rule).await.unwrap();
+    let _ = limiter.hit("k", &rule).await.unwrap();
     for node in &cluster.nodes {
         let _: u64 = node.run("CLIENT KILL TYPE normal SKIPME yes").await;
     }

@@ -94,7 +94,7 @@ async fn a_very_short_deadline_fails_by_itself() {
     let server = Server::start(Has::Module).await;
     let limiter = Limiter::with_options(client(server.port), patient(Options::default()));
     assert!(limiter.hit("k", rule()).await.unwrap().allowed);
-    let hasty = limiter.timeout(Duration::from_micros(1));
+    let hasty = limiter.with_timeout(Duration::from_micros(1));
     server.hang();
     assert!(hasty.hit("hasty", rule()).await.is_err());
     server.resume();
@@ -143,7 +143,7 @@ async fn nothing_is_kept_by_callers_that_have_gone() {
         begin_and_leave(limiter.hold("busy", &lease, Duration::from_secs(9)), sent).await;
         begin_and_leave(limiter.reserve("tokens", &tokens, 50_000, Duration::from_secs(60)), sent).await;
         // One that comes to its own deadline.
-        let late = limiter.timeout(Duration::from_millis(50)).acquire("busy", &lease).await;
+        let late = limiter.with_timeout(Duration::from_millis(50)).acquire("busy", &lease).await;
         assert!(matches!(late, Err(Error::ReplyLost(_))), "{late:?}");
         tokio::time::sleep(Duration::from_millis(100)).await;
         server.resume();
@@ -213,8 +213,12 @@ async fn a_server_that_hangs_up_on_hello_is_reached() {
 
 #[test]
 fn a_url_that_cannot_be_read_is_an_argument() {
-    let error = Limiter::open("nonsense").unwrap_err();
-    assert!(matches!(error, Error::Invalid(_)) && error.to_string().contains("\"nonsense\""), "{error}");
+    for url in ["nonsense", "redis://me:s3cret@host:65536/", "redis://me:s3cret@host/x", "redis://:s3cret@:6379:1"] {
+        let error = Limiter::open(url).unwrap_err();
+        assert!(matches!(error, Error::Invalid(_)) && !format!("{error} {error:?}").contains("s3cret"), "{error}");
+    }
+    let limiter = Limiter::open("redis://me:s3cret@127.0.0.1:1/").unwrap();
+    assert!(!format!("{limiter:?}").contains("s3cret"), "{limiter:?}");
 }
 
 /// A place that is given back before the lease ends is taken by those that wait, to the last moment.

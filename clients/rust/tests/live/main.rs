@@ -14,3 +14,4 @@ mod reservation;
 mod sentinel;
 mod sources;
 mod support;
+mod turns;

@@ -91,8 +91,8 @@ async fn keys_get_their_prefix() {
     let server = Server::start(Has::Module).await;
     let limiter = server.limiter_with(Options::default().prefix("app:")).await;
     let rule = Rule::sliding("100/minute").unwrap();
-    limiter.hit("k", &rule).await.unwrap();
-    limiter.all([("a", (&rule).into()), ("b", (&rule).into())]).await.unwrap();
+    let _ = limiter.hit("k", &rule).await.unwrap();
+    let _ = limiter.all([("a", (&rule).into()), ("b", (&rule).into())]).await.unwrap();
     assert_eq!(server.run::<u64>("EXISTS app:k app:a app:b").await, 3);
     assert_eq!(server.run::<u64>("DBSIZE").await, 3);
 }

@@ -132,7 +132,7 @@ async fn a_reservation_is_renewed_until_it_is_settled() {
     assert_eq!(server.calls("rl.sliding").await, calls, "it is renewed though it is settled");
 
     // As a process that dies.
-    std::mem::forget(limiter.timeout(Duration::from_secs(1)).reserve("dead", rule(), 100, LEASE).await.unwrap());
+    std::mem::forget(limiter.with_timeout(Duration::from_secs(1)).reserve("dead", rule(), 100, LEASE).await.unwrap());
     assert!(limiter.reserve("dead", rule(), 1, LEASE).await.unwrap().denied().is_some());
 }
 
@@ -224,7 +224,7 @@ async fn a_reset_gives_back_what_is_reserved() {
         let day = || Rule::fixed("1000/day").unwrap();
         let mut reservation = limiter.reserve("k", day(), 60, LEASE).await.unwrap().granted().unwrap();
         limiter.reset("k", day()).await.unwrap();
-        limiter.hit("k", day().cost(5)).await.unwrap();
+        let _ = limiter.hit("k", day().cost(5)).await.unwrap();
         reservation.settle(3).await.unwrap();
         assert_eq!(limiter.peek("k", day().cost(0)).await.unwrap().used, 8);
     }

@@ -152,7 +152,7 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::error::{Error, Meaning, meaning};
+    use crate::error::{Error, Meaning, SETTLED, WINDOW_OVER, meaning, says};
     use crate::{AllDecision, Counting, Decision, Headers, Limiter, Mode, Options, Refund, State};
 
     /// A server of one reply, which tells what it was asked.
@@ -269,6 +269,18 @@ mod tests {
         let one = |decision| Answer::One(Box::new(decision));
         Ok(match text(&case["call"]) {
             "hit" => one(limiter.hit(key, rule()?).await?),
+            "turn" => {
+                let within = Duration::from_millis(options.get("within_ms").map_or(5000, |ms| ms.as_u64().unwrap()));
+                match rule()? {
+                    Rule::Sliding(rule) => one(limiter.turn(key, rule, within).await?),
+                    Rule::Throttle(rule) => one(limiter.turn(key, rule, within).await?),
+                    _ => panic!("it does not type-check: {case}"),
+                }
+            }
+            "wait" => {
+                let timeout = Duration::from_millis(options["timeout_ms"].as_u64().unwrap());
+                one(limiter.wait(key, rule()?, timeout).await?)
+            }
             "peek" => one(limiter.peek(key, rule()?).await?),
             "refund" => Answer::Refund(match rule()? {
                 Rule::Sliding(rule) => refund(limiter, key, rule, options).await?,
@@ -368,7 +380,7 @@ mod tests {
     }
 
     fn set_now(case: &Value) {
-        crate::calendar::tests::NOW.set(case.get("now_ms").map(|time| time.as_u64().unwrap()));
+        crate::clock::NOW.set(case.get("now_ms").map(|time| time.as_u64().unwrap()));
     }
 
     #[tokio::test]
@@ -531,7 +543,10 @@ mod tests {
             }
         }
         let fields = ["call", "key", "keys", "rule", "rules", "options", "error", "typed"];
-        for case in list(&file, "invalid", &fields).iter().filter(|case| !is_typed(case)) {
+        // No Duration is less than zero.
+        let below_zero = |case: &Value| case["options"]["within_ms"].as_i64().is_some_and(|within| within < 0);
+        let invalid = list(&file, "invalid", &fields).iter();
+        for case in invalid.filter(|case| !is_typed(case) && !below_zero(case)) {
             let Err(Error::Invalid(error)) = call(&stub.limiter("", Mode::Module), case).await else {
                 panic!("it was sent: {case}")
             };
@@ -553,7 +568,8 @@ mod tests {
             "retry_after_ms": millis(state.retry_after), "retry_after": seconds(state.retry_after),
             "next_after_ms": millis(state.next_after), "next_after": seconds(state.next_after),
             "reset_after_ms": millis(state.reset_after), "reset_after": seconds(state.reset_after),
-            "window_ms": millis(Some(state.window)), "at_ms": crate::decision::unix_millis(state.at),
+            "window_ms": millis(Some(state.window)), "at_ms": crate::clock::unix_millis(state.at),
+            "wait_ms": millis(Some(state.wait)),
         })
     }
 
@@ -578,7 +594,7 @@ mod tests {
                 let mut reply = Vec::new();
                 wire(&case[protocol], &mut reply);
                 let stub = Stub::start(reply, protocol == "resp3").await;
-                let (mut result, each, headers, body, more) = match call(&stub.limiter("", Mode::Module), case)
+                let (mut result, mut each, headers, body, more) = match call(&stub.limiter("", Mode::Module), case)
                     .await
                     .unwrap_or_else(|error| panic!("{error}: {case}"))
                 {
@@ -592,6 +608,11 @@ mod tests {
                     }
                     _ => panic!("{case}"),
                 };
+                if text(&case["call"]) != "turn" {
+                    for state in std::iter::once(&mut result).chain(&mut each) {
+                        assert_eq!(state.as_object_mut().unwrap().remove("wait_ms"), Some(json!(0)), "{case}");
+                    }
+                }
                 result["each"] = json!(each);
                 if !more.is_null() {
                     result["index"] = more;
@@ -623,6 +644,115 @@ mod tests {
         }
     }
 
+    /// Each row of a section, of which the test knows all.
+    fn rows<'a>(file: &'a Value, section: &str, known: &[&str]) -> &'a Value {
+        let rows = file[section].as_object().unwrap();
+        assert_eq!(rows.keys().map(String::as_str).collect::<Vec<_>>(), known, "the rows of {section}");
+        &file[section]
+    }
+
+    #[test]
+    fn cases_of_defaults() {
+        use crate::{breaker, denials, held, identity, layer, limiter, options, reservation, waits};
+
+        let file = read("defaults");
+        let known = [
+            "about",
+            "adapter",
+            "breaker",
+            "caller_leaves",
+            "deny_cache",
+            "headers",
+            "hold",
+            "hook",
+            "identity",
+            "limiter",
+            "mode",
+            "problem",
+            "reservation",
+            "wait",
+        ];
+        assert_eq!(file.as_object().unwrap().keys().map(String::as_str).collect::<Vec<_>>(), known);
+        let ms = |time: Duration| json!(u64::try_from(time.as_millis()).unwrap());
+        let is = |section: &str, expected: Value| {
+            let keys: Vec<_> = expected.as_object().unwrap().keys().map(String::as_str).collect();
+            assert_eq!(rows(&file, section, &keys), &expected, "{section}");
+        };
+        let options = options::Options::default();
+        is(
+            "limiter",
+            json!({
+                "prefix": String::from_utf8(options.prefix.clone()).unwrap(), "mode": format!("{:?}", options.mode).to_lowercase(),
+                // There is no option for it.
+                "timeout_ms": ms(options.timeout), "deny_cache": false,
+            }),
+        );
+        let status = |status: http::StatusCode| status.as_u16();
+        is(
+            "adapter",
+            json!({
+                "prefix": std::str::from_utf8(layer::PREFIX).unwrap(), "timeout_ms": ms(layer::TIMEOUT),
+                "when_unavailable": format!("{:?}", crate::WhenUnavailable::default()).to_lowercase(),
+                "ipv6_prefix": identity::IPV6_PREFIX, "deny_cache": layer::DENY_CACHE,
+                "without_identity": format!("{:?}d", crate::WithoutIdentity::default()).to_lowercase(),
+                "status": {
+                    "denied": status(layer::DENIED), "unavailable": status(layer::UNAVAILABLE),
+                    "without_identity": status(layer::NO_IDENTITY),
+                },
+            }),
+        );
+        let believed = ms(denials::LONGEST);
+        is(
+            "deny_cache",
+            json!({"entries": denials::ENTRIES, "bytes": denials::BYTES, "believed_at_most_ms": believed}),
+        );
+        is(
+            "identity",
+            json!({"longest_bytes": identity::LONGEST, "kept_bytes": identity::KEPT, "mark": identity::MARK}),
+        );
+        is("breaker", json!({"pause_ms": ms(breaker::PAUSE)}));
+        let modes = [Mode::Auto, Mode::Module, Mode::Functions, Mode::Script];
+        let modes: Vec<_> = modes.map(|mode| format!("{mode:?}").to_lowercase()).into();
+        is("mode", json!({"modes": modes, "probed_again_ms": ms(options.probe_every)}));
+        let (outage, share) = (ms(waits::OUTAGE_POLL), 1.0 / f64::from(waits::LAST_CALL_SHARE));
+        is(
+            "wait",
+            json!({
+                "outage_poll_ms": outage, "turn_at_most_ms": ms(limiter::LONGEST_TURN),
+                "last_call_share_of_timeout": share,
+            }),
+        );
+        is(
+            "hold",
+            json!({
+                "first_poll_ms": ms(waits::FIRST_POLL), "longest_poll_ms": ms(waits::LONGEST_POLL),
+                "outage_poll_ms": outage, "last_call_share_of_timeout": share, "renewals_a_lease": held::RENEWALS,
+            }),
+        );
+        let pattern = &file["reservation"]["holder"];
+        assert_eq!(pattern, "^[0-9a-f]{32}$");
+        let holder = crate::lease::random_holder();
+        assert!(holder.len() == 32 && holder.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')), "{holder}");
+        // A lease has to be said, and the cases say it.
+        is(
+            "reservation",
+            json!({
+                "lease_ms": 60_000, "remembered_at_least_ms": ms(reservation::SHORTEST_MEMORY),
+                "renewals_a_lease": held::RENEWALS, "holder": pattern,
+            }),
+        );
+        // What the live tests and clients/faults play.
+        is("caller_leaves", json!({"hit": "stays charged", "turn": "given back"}));
+        is("hook", json!({"key": "without the prefix"}));
+        let headers = Headers { policy: "p".to_owned(), limit: "l".to_owned(), retry_after: Some(1) };
+        let mut names: Vec<_> = headers.fields().map(|(name, _)| name).collect();
+        names.sort_unstable();
+        let expected = texts(&file["headers"]).iter().map(|name| name.to_lowercase()).collect::<Vec<_>>();
+        assert_eq!(names, expected);
+        let problem: Value = serde_json::from_str(&crate::headers::problem(&[])).unwrap();
+        is("problem", json!({"type": problem["type"], "title": problem["title"], "content_type": layer::PROBLEM}));
+    }
+
     #[test]
     fn cases_of_errors() {
         let fields = ["line", "unavailable", "retry", "permanent", "probe", "cluster"];
@@ -641,7 +771,7 @@ mod tests {
         for case in list(&read("errors"), "meanings", &["line", "means"]) {
             let reply = redis::parse_redis_value(format!("-{}\r\n", text(&case["line"])).as_bytes());
             let error = reply.and_then(Reply::extract_error).unwrap_err();
-            let means = match (crate::error::is_window_over(&error), crate::error::is_settled(&error)) {
+            let means = match (says(&error, WINDOW_OVER), says(&error, SETTLED)) {
                 (true, false) => json!("ended"),
                 (false, true) => json!("settled"),
                 _ => Value::Null,

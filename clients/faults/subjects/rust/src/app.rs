@@ -6,12 +6,12 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::get;
 use futures_util::StreamExt;
-use redis_rl_client::{Limiter, Options, RateLimitLayer, Rule, WhenUnavailable};
+use redis_rl_client::{Limiter, Options, RateLimitLayer, WhenUnavailable};
 use serde_json::{Value, json};
 
 use crate::{Failure, Reply, connection_of, reply, rule_of, seconds, text};
 
-pub const CAN: &str = "serve open closed local several processes cost cluster identity local-memory";
+pub const CAN: &str = "serve open closed local several processes cost cluster identity local-memory own";
 
 fn identity(request: &Parts) -> Option<Vec<u8>> {
     Some(request.headers.get("x-key")?.as_bytes().to_vec())
@@ -37,19 +37,15 @@ async fn slow(headers: HeaderMap) -> (StatusCode, Body) {
 pub async fn serve(c: &Value) -> Result<Reply, Failure> {
     let connection = connection_of(&c["connect"]).map_err(|error| Failure::Argument(error.to_string()))?;
     let limiter = Limiter::with_options(connection, Options::default().name("app"));
-    let mut layer = match rule_of(c)? {
-        Rule::Sliding(rule) => RateLimitLayer::new(limiter, rule, identity),
-        Rule::Fixed(rule) => RateLimitLayer::new(limiter, rule, identity),
-        Rule::Throttle(rule) => RateLimitLayer::new(limiter, rule, identity),
-        _ => return Err(Failure::Argument("the layer takes no leases".to_owned())),
-    };
+    let mut layer = RateLimitLayer::new(limiter, rule_of(c)?, identity);
     layer = layer.cost(|request| number(&request.headers, "x-cost").unwrap_or(1));
     let processes = c["processes"].as_u64().and_then(|processes| u32::try_from(processes).ok()).unwrap_or(1);
-    layer = layer.when_unavailable(match text(c, "policy") {
-        "closed" => WhenUnavailable::Closed,
-        "local" => WhenUnavailable::Local { processes },
-        _ => WhenUnavailable::Open,
-    });
+    layer = match text(c, "policy") {
+        "closed" => layer.when_unavailable(WhenUnavailable::Closed),
+        "local" => layer.when_unavailable(WhenUnavailable::Local { processes }),
+        "open" => layer.when_unavailable(WhenUnavailable::Open),
+        _ => layer,
+    };
     if c["timeout"].is_number() {
         layer = layer.timeout(seconds(&c["timeout"]));
     }

@@ -7,21 +7,20 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt::{Debug, Write as _};
 use std::io::Write as _;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use redis_rl_client::redis::cluster::ClusterClient;
 use redis_rl_client::redis::sentinel::{SentinelClient, SentinelServerType};
 use redis_rl_client::redis::{Client, RedisResult};
-use redis_rl_client::{
-    AllDecision, Attempt, Connection, Decision, Error, Limiter, Mode, Options, Reservation, Rule,
-};
+use redis_rl_client::{AllDecision, Attempt, Connection, Decision, Error, Limiter, Mode, Options, Reservation, Rule};
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::task::AbortHandle;
 
 const CAN: &str = "hit peek all wait refund reset acquire release hold reserve lease-of-reserve settle crowd flood burn \
-                   cancel within cluster sentinel modes deny-cache event-loop threads loops";
+                   cancel within cluster sentinel modes turn each hook event-loop threads loops";
 
 type Reply = Map<String, Value>;
 type Reserved = Arc<tokio::sync::Mutex<Reservation>>;
@@ -148,8 +147,12 @@ fn make(c: &Value) -> Result<Reply, Failure> {
     if let Some(prefix) = c["prefix"].as_str() {
         options = options.prefix(prefix);
     }
-    if let Some(entries) = c["deny_cache"].as_u64() {
-        options = options.deny_cache(usize::try_from(entries).unwrap_or(usize::MAX));
+    if c["hook"] == json!(true) {
+        options = options.hook(|event| {
+            for key in event.keys {
+                tell(&json!({"hook": {"call": event.call, "key": String::from_utf8_lossy(key)}}));
+            }
+        });
     }
     options = options.mode(match text(c, "mode") {
         "module" => Mode::Module,
@@ -174,7 +177,7 @@ fn decided(decision: &Decision) -> Reply {
     reply(json!({
         "outcome": word(decision.allowed), "limit": decision.limit, "used": decision.used,
         "remaining": decision.remaining, "retry_ms": millis(decision.retry_after),
-        "at_ms": u64::try_from(at.as_millis()).unwrap_or(u64::MAX),
+        "at_ms": u64::try_from(at.as_millis()).unwrap_or(u64::MAX), "wait_ms": millis(Some(decision.wait)),
     }))
 }
 
@@ -188,7 +191,18 @@ async fn carry_out(limiter: &Limiter, c: &Value) -> Result<Reply, Failure> {
     match text(c, "do") {
         "hit" => Ok(decided(&limiter.hit(key, rule_of(c)?).await?)),
         "peek" => Ok(decided(&limiter.peek(key, rule_of(c)?).await?)),
-        "wait" => Ok(decided(&limiter.wait(key, rule_of(c)?, seconds(&c["timeout"])).await?)),
+        "wait" => {
+            let rule = match rule_of(c)? {
+                Rule::Lease(rule) if !c["holder"].is_string() => rule.holder(next_holder()).into(),
+                rule => rule,
+            };
+            Ok(decided(&limiter.wait(key, rule, seconds(&c["timeout"])).await?))
+        }
+        "turn" => Ok(decided(&match rule_of(c)? {
+            Rule::Sliding(rule) => limiter.turn(key, rule, seconds(&c["ahead"])).await?,
+            Rule::Throttle(rule) => limiter.turn(key, rule, seconds(&c["ahead"])).await?,
+            _ => return Err(Failure::Argument("no turns by this rule".to_owned())),
+        })),
         "all" => {
             let rules = c["rules"].as_array().into_iter().flatten();
             let rules =
@@ -255,6 +269,12 @@ async fn carry_out(limiter: &Limiter, c: &Value) -> Result<Reply, Failure> {
         "loops" => Ok(loops(limiter, c).await),
         other => Err(Failure::Argument(format!("{other} is not known"))),
     }
+}
+
+/// A holder of a lease that nobody else has.
+fn next_holder() -> String {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    format!("{}-{}", std::process::id(), LAST.fetch_add(1, Relaxed))
 }
 
 async fn hold(limiter: &Limiter, c: &Value) -> Result<Reply, Failure> {
@@ -331,18 +351,42 @@ fn crowded(replies: &[Reply]) -> Reply {
     reply(json!({"outcome": "done", "outcomes": outcomes, "errors": errors, "slowest_ms": slowest}))
 }
 
+/// Unix milliseconds, with fractions.
+fn clock() -> f64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64() * 1000.0
+}
+
+/// The n-th call begins at n times `pause`.
 async fn crowd(limiter: &Limiter, c: &Value) -> Reply {
     let mut one = c.clone();
     one["do"] = c.get("call").cloned().unwrap_or_else(|| json!("hit"));
-    let calls = (0..c["n"].as_u64().unwrap_or_default()).map(|_| {
+    let (began, pause) = (tokio::time::Instant::now(), seconds(&c["pause"]));
+    let mut calls = Vec::new();
+    for number in 0..u32::try_from(c["n"].as_u64().unwrap_or_default()).unwrap_or(u32::MAX) {
+        if !pause.is_zero() {
+            tokio::time::sleep_until(began + pause * number).await;
+        }
         let (limiter, one) = (limiter.clone(), one.clone());
-        tokio::spawn(async move { within(Some(&limiter), &one).await })
-    });
+        calls.push(tokio::spawn(async move {
+            let asked = clock();
+            let mut reply = within(Some(&limiter), &one).await;
+            reply.insert("asked_ms".to_owned(), json!(asked));
+            reply.insert("ended_ms".to_owned(), json!(clock()));
+            reply
+        }));
+    }
     let mut replies = Vec::new();
-    for call in calls.collect::<Vec<_>>() {
+    for call in calls {
         replies.extend(call.await);
     }
-    crowded(&replies)
+    let mut told = crowded(&replies);
+    if c["each"] == json!(true) {
+        let fields = ["outcome", "at_ms", "wait_ms", "asked_ms", "ended_ms"];
+        let each = replies.iter().map(|reply| fields.map(|name| (name, reply.get(name).cloned())));
+        let each = each.map(|fields| fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
+        told.insert("each".to_owned(), each.map(Map::from_iter).map(Value::Object).collect());
+    }
+    told
 }
 
 async fn flood(limiter: &Limiter, c: &Value) -> Reply {

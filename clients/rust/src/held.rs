@@ -1,0 +1,142 @@
+//! What is held for a time and renewed: a lease, and units that are reserved.
+//!
+//! Its end is counted by the clock of this process, from before the call was sent that granted or renewed it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
+
+use crate::call::Ask;
+use crate::decision::Outcome;
+use crate::error::{Error, SETTLED, WINDOW_OVER, says};
+use crate::limiter::Limiter;
+
+/// How often it is renewed in its length.
+pub(crate) const RENEWALS: u32 = 3;
+
+/// Held by what was asked; the same call once more renews it.
+#[derive(Debug, Clone)]
+pub(crate) struct Hold {
+    pub limiter: Limiter,
+    pub ask: Arc<Ask>,
+    length: Duration,
+    /// `None` once it is lost, for good.
+    ends: Arc<watch::Sender<Option<Instant>>>,
+}
+
+impl Hold {
+    /// To be called for what was granted by a call that was sent at this time.
+    pub fn new(limiter: Limiter, ask: Arc<Ask>, sent: Instant, length: Duration) -> Self {
+        Self { limiter, ask, length, ends: Arc::new(watch::Sender::new(end(sent, length))) }
+    }
+
+    /// The key, as the caller knows it; of several the first.
+    pub fn key(&self) -> &[u8] {
+        self.limiter.bare(self.ask.keys.first().map_or(&[], Vec::as_slice))
+    }
+
+    pub fn length(&self) -> Duration {
+        self.length
+    }
+
+    pub fn is_lost(&self) -> bool {
+        self.ends.borrow().is_none_or(|ends| ends <= Instant::now())
+    }
+
+    /// There is nothing to lose any more.
+    pub fn settled(&self) {
+        let now = Instant::now();
+        let never = Duration::from_secs(u32::MAX.into());
+        self.ends.send_modify(|current| *current = current.filter(|end| now < *end).and(end(now, never)));
+    }
+
+    pub async fn lost(&self) {
+        let mut changes = self.ends.subscribe();
+        loop {
+            let Some(end) = *changes.borrow_and_update() else { return };
+            tokio::select! {
+                () = sleep_until(end) => {
+                    // For good, whatever a renewal that is under way comes to.
+                    self.ends.send_if_modified(|current| *current == Some(end) && current.take().is_some());
+                }
+                _ = changes.changed() => {}
+            }
+        }
+    }
+
+    /// Renews what is not lost; `None` if it is. What had ended on the server could be granted anew, after another has had
+    /// the place: so what counts is that the answer comes before the end.
+    pub async fn renew(&self) -> Result<Option<Outcome>, Error> {
+        if self.is_lost() {
+            return Ok(None);
+        }
+        let sent = Instant::now();
+        let outcome = match self.limiter.decide_anew(&self.ask, None).await {
+            // A settlement whose reply was lost has arrived, or the units count nowhere any more.
+            Err(Error::Refused(error)) if says(&error, SETTLED) || says(&error, WINDOW_OVER) => {
+                self.settled();
+                return Ok(None);
+            }
+            outcome => outcome?,
+        };
+        self.ends.send_modify(|current| {
+            let in_time = current.is_some_and(|end| Instant::now() < end);
+            *current = if in_time && outcome.state().allowed { end(sent, self.length) } else { None };
+        });
+        Ok(Some(outcome))
+    }
+
+    /// Renews it until it is lost or there is nothing to renew any more. A renewal that fails is tried again at the next
+    /// time. `what` it is, is for the log.
+    pub fn keep(&self, what: &'static str) -> Renewals {
+        let (hold, period) = (self.clone(), (self.length / RENEWALS).max(Duration::from_millis(1)));
+        Renewals(tokio::spawn(async move {
+            let (limiter, key) = (hold.limiter.name(), hold.key().escape_ascii());
+            let renewing = async {
+                let mut ticks = interval_at(Instant::now() + period, period);
+                ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+                loop {
+                    ticks.tick().await;
+                    match hold.renew().await {
+                        Ok(Some(_)) => {}
+                        Ok(None) => return,
+                        Err(error) => tracing::warn!(limiter, %key, %error, "a {what} was not renewed"),
+                    }
+                }
+            };
+            tokio::select! {
+                () = renewing => {}
+                () = hold.lost() => {}
+            }
+            if hold.is_lost() {
+                tracing::warn!(limiter, %key, "a {what} was lost");
+            }
+        }))
+    }
+}
+
+/// One that never ends in this process' lifetime is a day long here.
+fn end(sent: Instant, length: Duration) -> Option<Instant> {
+    sent.checked_add(length).or_else(|| sent.checked_add(Duration::from_secs(86_400)))
+}
+
+/// The task that renews, which ends with this value.
+#[derive(Debug)]
+pub(crate) struct Renewals(JoinHandle<()>);
+
+impl Renewals {
+    /// Ends the renewals. Waits for a renewal under way, where it must not come after what is sent next.
+    pub async fn end(mut self) {
+        self.0.abort();
+        let _ = (&mut self.0).await;
+    }
+}
+
+impl Drop for Renewals {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

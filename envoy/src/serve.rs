@@ -143,7 +143,9 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, background: 
     let unless_zero = |time: Duration| (!time.is_zero()).then_some(time);
     let ages =
         Ages { most: unless_zero(settings.max_connection_age), grace: unless_zero(settings.max_connection_age_grace) };
-    let limits = RateLimitServiceServer::new(Grpc(service)).max_decoding_message_size(bounds::MESSAGE);
+    let door = Door::new(stats);
+    let limits =
+        RateLimitServiceServer::new(Grpc { service, door: door.clone() }).max_decoding_message_size(bounds::MESSAGE);
     let routes = Routes::new(limits.clone()).add_service(health_service).prepare();
     // Nearly all calls are of one method, and spare the way through the routes.
     let services = service_fn(move |request: Request<RequestBody>| match request.uri().path() {
@@ -160,7 +162,7 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, background: 
         tokio::time::sleep(DRAIN).await;
     };
     let served = async {
-        listen::grpc(listener, ports.grpc.clone(), certificates, Door::new(stats), services, ages, closing).await;
+        listen::grpc(listener, ports.grpc.clone(), certificates, door, services, ages, closing).await;
         let _ = close_http.send(true);
         let _ = http.await;
     };

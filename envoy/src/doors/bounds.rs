@@ -49,6 +49,9 @@ const WATCHES: usize = 256;
 /// What a body or an answer has of its own, and what all bodies and answers of a door have together beyond it.
 const SMALL: usize = 4 << 10;
 const LARGE: usize = 16 << 20;
+/// Descriptors that are decided at a time, of all requests that have more than a few: each takes most of a kilobyte.
+const DESCRIPTORS: usize = 20_000;
+const FEW: usize = 16;
 
 /// What the requests of one door share.
 #[derive(Clone)]
@@ -56,13 +59,20 @@ pub struct Door {
     requests: Arc<Semaphore>,
     watches: Arc<Semaphore>,
     large: Arc<Semaphore>,
+    descriptors: Arc<Semaphore>,
     stats: Arc<Stats>,
 }
 
 impl Door {
     pub fn new(stats: Arc<Stats>) -> Self {
         let semaphore = |permits| Arc::new(Semaphore::new(permits));
-        Self { requests: semaphore(REQUESTS), watches: semaphore(WATCHES), large: semaphore(LARGE), stats }
+        Self {
+            requests: semaphore(REQUESTS),
+            watches: semaphore(WATCHES),
+            large: semaphore(LARGE),
+            descriptors: semaphore(DESCRIPTORS),
+            stats,
+        }
     }
 
     /// The ticket of one more request.
@@ -92,14 +102,31 @@ impl Door {
         Arc::clone(&self.large).try_acquire_many_owned(bytes).map_err(|_| self.refusal())
     }
 
+    /// Room for the descriptors of a request, until it is decided.
+    ///
+    /// # Errors
+    /// If there are too many.
+    pub fn descriptors(&self, number: usize) -> Result<Option<OwnedSemaphorePermit>, Status> {
+        if number <= FEW {
+            return Ok(None);
+        }
+        let number = u32::try_from(number.min(DESCRIPTORS)).unwrap_or(u32::MAX);
+        Arc::clone(&self.descriptors).try_acquire_many_owned(number).map(Some).map_err(|_| self.refusal())
+    }
+
     fn refusal(&self) -> Status {
         self.stats.own.refused_requests.inc();
         Status::resource_exhausted("too many requests at a time")
     }
 
-    /// The body of a request, within its bounds.
+    /// The body of a request of HTTP, within its bounds.
     pub fn body(&self, body: Incoming) -> RequestBody {
-        RequestBody { body, door: self.clone(), taken: 0, large: None, late: None }
+        RequestBody { body, door: self.clone(), taken: 0, head: None, large: None, late: None }
+    }
+
+    /// That of a request of gRPC, with the message's length at its begin.
+    pub fn message(&self, body: Incoming) -> RequestBody {
+        RequestBody { head: Some([0; 5]), ..self.body(body) }
     }
 
     /// An answer of HTTP, which takes of the budget until it is written.
@@ -167,20 +194,29 @@ pub struct RequestBody {
     body: Incoming,
     door: Door,
     taken: usize,
+    /// What gRPC puts before a message: its length takes room at once, as memory is set aside for it.
+    head: Option<[u8; 5]>,
     large: Option<OwnedSemaphorePermit>,
     /// When it is late; set once it has to be waited for.
     late: Option<Pin<Box<Sleep>>>,
 }
 
 impl RequestBody {
-    fn take(&mut self, bytes: usize) -> Result<(), Status> {
-        self.taken += bytes;
-        // With the five bytes that gRPC puts before a message.
-        if self.taken > MESSAGE + 5 {
+    fn take(&mut self, bytes: &[u8]) -> Result<(), Status> {
+        let announced = self.head.as_mut().map_or(0, |head| {
+            head.iter_mut().skip(self.taken).zip(bytes).for_each(|(to, byte)| *to = *byte);
+            match *head {
+                [_, length @ ..] if self.taken + bytes.len() >= 5 => 5 + u32::from_be_bytes(length) as usize,
+                _ => 0,
+            }
+        });
+        self.taken += bytes.len();
+        let size = self.taken.max(announced);
+        if size > MESSAGE + 5 {
             return Err(Status::out_of_range(format!("a request has at most {MESSAGE} bytes")));
         }
         let has = self.large.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-        let needs = self.taken.saturating_sub(SMALL);
+        let needs = size.saturating_sub(SMALL);
         if needs > has {
             let more = self.door.large(needs - has)?;
             match &mut self.large {
@@ -199,7 +235,7 @@ impl Body for RequestBody {
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         match Pin::new(&mut self.body).poll_frame(context) {
             Poll::Ready(Some(Ok(frame))) => {
-                let taken = self.take(frame.data_ref().map_or(0, Bytes::len));
+                let taken = self.take(frame.data_ref().map_or(&[], |data| data));
                 Poll::Ready(Some(taken.map(|()| frame)))
             }
             Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(Status::from_error(error.into())))),

@@ -319,7 +319,7 @@ async fn grpc_connection<S>(
     let service = service_fn(move |request: Request<Incoming>| {
         let watches = request.uri().path() == WATCH;
         let ticket = if watches { door.watch() } else { door.request() };
-        let answer = ticket.map(|ticket| (ticket, service.call(request.map(|body| door.body(body)))));
+        let answer = ticket.map(|ticket| (ticket, service.call(request.map(|body| door.message(body)))));
         let (door, unread) = (door.clone(), Arc::clone(&answers));
         async move {
             let (ticket, answer) = match answer {

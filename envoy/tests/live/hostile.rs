@@ -23,7 +23,7 @@ descriptors:
 /// How long they go on.
 const SIEGE: Duration = Duration::from_secs(15);
 /// What the clients of one door may take beside what the service has without them. The chart allows it 256 MiB in all.
-const MOST_MEGABYTES: u64 = 80;
+const MOST_MEGABYTES: u64 = 100;
 
 /// What a client of HTTP/1.1 does when it is connected.
 #[derive(Clone)]

@@ -126,19 +126,19 @@ fn call(
         let _ = log.newest_unit(bytes, units);
         let edit = match input.choice(2) {
             0 => log.commit(bytes, Some((time, units)), compaction(input)),
-            _ => log.refund(bytes, units, Some(time).filter(|_| units % 2 == 0), compaction(input)).map(
-                |(refunded, edit)| {
+            _ => log
+                .refund(bytes, units, Some(time).filter(|_| units % 2 == 0), Time::from_millis(now), compaction(input))
+                .map(|(refunded, edit)| {
                     assert!(refunded <= units.min(log.units()), "more given back than there was");
                     edit
-                },
-            ),
+                }),
         };
         return edit.ok();
     };
 
     assert_eq!(pruned, Ok(()));
     let mut left = model.clone();
-    left.retain(|&(stamp, _)| stamp > span.expired.millis() && stamp <= span.latest.millis());
+    left.retain(|&(stamp, _)| stamp > span.expired.millis() && stamp <= span.kept.millis());
     assert_eq!(log.units(), sum(&left));
     let later = left.iter().filter(|&&(stamp, _)| stamp > time.millis()).map(|&(_, units)| units).sum();
     assert_eq!(log.later_than(bytes, time), Ok(later));
@@ -164,9 +164,9 @@ fn call(
         }
         _ => {
             let at = Some(time).filter(|_| input.choice(2) == 0);
-            let refund = log.refund(bytes, units, at, compaction(input));
+            let refund = log.refund(bytes, units, at, Time::from_millis(now), compaction(input));
             refund.map(|(refunded, edit)| {
-                assert_eq!(refunded, take_back(&mut left, units, at.map(Time::millis)));
+                assert_eq!(refunded, take_back(&mut left, units, at.map(Time::millis), now));
                 edit
             })
         }
@@ -185,11 +185,11 @@ fn compaction(input: &mut Input<'_>) -> Compaction {
     [Compaction::IfDue, Compaction::IfFull, Compaction::Never][usize::from(input.choice(3))]
 }
 
-/// Takes the newest units, or those with a stamp, and answers how many.
-fn take_back(entries: &mut Entries, most: i64, at: Option<i64>) -> i64 {
+/// Takes the newest units that are not later than now, or those with a stamp, and answers how many.
+fn take_back(entries: &mut Entries, most: i64, at: Option<i64>, now: i64) -> i64 {
     let mut left = most;
     for (stamp, units) in entries.iter_mut().rev() {
-        if at.is_none_or(|at| at == *stamp) {
+        if at.map_or(*stamp <= now, |at| at == *stamp) {
             let taken = left.min(*units);
             *units -= taken;
             left -= taken;

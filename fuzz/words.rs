@@ -34,6 +34,7 @@ const VOCABULARY: &[&str] = &[
     "AT",
     "HOLD",
     "ACTUAL",
+    "WITHIN",
     "0",
     "1",
     "2",
@@ -196,7 +197,7 @@ fn read(name: &str, words: Args<'_>) -> Result<(), Error> {
         },
         "rl.reset" => args::windows(rest).map(drop),
         "rl.all" => {
-            let (parts, _detail) = all::parse(words)?;
+            let (parts, _detail, _within) = all::parse(words)?;
             all::check_apart(&parts, Micros::from_micros(NOW * 1000))
         }
         _ => Ok(()), // RL.RELEASE takes any holders.

@@ -8,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../functions"
 
-version=10
+version=11
 
 # What the commands declare in src/command: names and words of the rules, and flags and arities of the other commands.
 names=() refundable=() syntaxes=() others=() flags=() least=()

@@ -1,4 +1,4 @@
--- `numkeys key [key ...] rule [rule ...] [FULL]`: one decision over several keys, each with a rule of its own. All keys are read
+-- `numkeys key [key ...] rule [rule ...] [WITHIN ms] [FULL]`: one decision over several keys, each with a rule of its own. All keys are read
 -- before a rule decides, and all rules decide before a key is written. If one of them denies, no request is counted.
 
 -- Whether a/b is less than c/d, exactly: no number is above 2^53, but a product of two may be.
@@ -15,6 +15,8 @@ local function is_less(a, b, c, d)
     a, b, c, d = d, right, b, left
   end
 end
+
+local BAD_ALL = 'ERR syntax error: expected one rule a key [WITHIN ms] [FULL]'
 
 -- The counters that are declared after the keys of the rules, if there is nothing else.
 local function declared_behind(keys, parts)
@@ -78,7 +80,7 @@ local function plan_together(parts)
   end
 end
 
--- The rules with their keys, whether the reply is FULL, and the counters that are declared.
+-- The rules with their keys, whether the reply is FULL, for how long the call may wait, and the counters that are declared.
 local function parse(keys, words, at)
   if #keys < 1 or #keys > 64 then
     fail('ERR numkeys must be an integer from 1 to 64')
@@ -105,14 +107,32 @@ local function parse(keys, words, at)
     parts[#parts + 1] = {kind = kind, rule = rule, key = keys[#parts + 1]}
     at = behind
   end
-  local full = words[at] ~= nil and upper(words[at]) == 'FULL' and at == #words
+  local full, within_ms = false, nil
   local declared = #parts < #keys and declared_behind(keys, parts)
-  if words[at] and not full and not rule_of(upper(words[at])) then
-    bad_words('all', parts[#parts].kind.syntax)
-  elseif words[at] and not full or #parts < #keys and not declared then
-    fail('ERR syntax error: expected one rule a key [FULL]')
+  while words[at] do
+    local option = upper(words[at])
+    if option == 'FULL' and not full then
+      full = true
+    elseif option == 'WITHIN' and not within_ms then
+      at = at + 1
+      within_ms = wait_of(words[at] or fail(BAD_ALL))
+    elseif rule_of(option) then
+      fail(BAD_ALL)
+    else
+      bad_words('all', parts[#parts].kind.syntax)
+    end
+    at = at + 1
   end
-  return parts, full, declared
+  if #parts < #keys and not declared then
+    fail(BAD_ALL)
+  end
+  for index = 1, within_ms and #parts or 0 do
+    local rule = parts[index].rule
+    if not parts[index].kind.outlook or rule.FORCE or rule.HOLD then
+      fail('ERR RL.ALL takes WITHIN where every rule is SLIDING, and none has FORCE or HOLD')
+    end
+  end
+  return parts, full, within_ms, declared
 end
 
 -- Reads the keys of all rules. Returns whether something has ended that was held there.
@@ -129,8 +149,49 @@ local function read_all(parts, now, seconds, nanos, declared)
   return has_ended
 end
 
+-- The turn of rules that do not all have room now: the first time with room for all. Where there is none, which of them deny, and until
+-- there is one.
+local function wait(parts, within_ms)
+  local now, room, place, counts = parts[1].state.now, parts[1].state.now, 0, false
+  for index = 1, #parts do
+    local part = parts[index]
+    part.room, part.place = part.kind.outlook(part.rule, part.state)
+    room = room and part.room and max(room, part.room)
+    place, counts = max(place, part.place), counts or part.rule.cost > 0
+  end
+  -- Where one has room another may have none again.
+  local last = nil
+  while room and room ~= last do
+    last = room
+    for index = 1, #parts do
+      room = room and parts[index].kind.first_room(parts[index].rule, parts[index].state, room)
+    end
+  end
+  within_ms = counts and within_ms or 0 -- Checks alone wait for nothing.
+  local late, any_denies, longest = parts[1].kind.retry_within(room, place, within_ms, now), false, 0
+  for index = 1, #parts do
+    local part = parts[index]
+    local own = part.kind.retry_within(part.room, part.place, 0, now)
+    part.late, part.alone = part.kind.retry_within(part.room, part.place, within_ms, now), own < 0 and math.huge or own
+    any_denies, longest = any_denies or part.late ~= 0, max(longest, part.alone)
+  end
+  for index = 1, #parts do
+    local part = parts[index]
+    part.denies = false
+    if late == 0 then
+      part.kind.take(part.rule, part.state, room)
+    else
+      -- Where each would have a turn by itself, the last of them has none.
+      part.state.late = not any_denies and part.alone == longest and late or part.late
+      part.denies, part.state.within = part.state.late ~= 0, within_ms
+      part.state.allowed = not part.denies
+    end
+  end
+  return late
+end
+
 all = function(keys, words, at)
-  local parts, full, declared = parse(keys, words, at)
+  local parts, full, within_ms, declared = parse(keys, words, at)
   local now, seconds, nanos = clock()
   check_apart(parts, now, declared)
   local has_ended = read_all(parts, now, seconds, nanos, declared)
@@ -169,9 +230,12 @@ all = function(keys, words, at)
     if is_known or part.holds and part.holds.own then
       part.state.is_held = true
     end
+    part.state.shows_wait = within_ms ~= nil
     part.denies = not (part.state.allowed or part.rule.FORCE or part.state.is_held)
     allowed = allowed and not part.denies
   end
+  local late = within_ms and not allowed and wait(parts, within_ms)
+  allowed = allowed or late == 0
   local binding, longest, left, limit, maps = nil, 0, nil, nil, {}
   for index = 1, #parts do
     local part = parts[index]
@@ -207,5 +271,9 @@ all = function(keys, words, at)
       held.apply(part.rule, part.holds, part.counts)
     end
   end
-  return {allowed and 1 or 0, binding - 1, left, longest == math.huge and -1 or longest, full and maps or nil}
+  local retry = not allowed and late or longest
+  local reply = {allowed and 1 or 0, binding - 1, left, retry == math.huge and -1 or retry}
+  reply[#reply + 1] = within_ms and (parts[1].state.turn_in or 0)
+  reply[#reply + 1] = full and maps or nil
+  return reply
 end

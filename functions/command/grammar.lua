@@ -13,10 +13,18 @@ local function bad_words(command, syntax)
   local _, _, name, words = find(syntax, '^(%u+) (.*)$')
   if command ~= lower(name) then
     _, _, words = find(syntax, '^(.*) %[')
-    words = command == 'refund' and string.gsub(words, ' %[HOLD.-%]', '') .. ' [AT ms]' or command == 'settle' and words .. ' ACTUAL n'
-      or words .. (command == 'peek' and ' [FULL | EACH]' or ' [FULL]')
+    -- How long a request may wait is said behind the rule.
+    local waits, gsub = find(words, 'WITHIN ms]', 1, true), string.gsub
+    words = gsub(gsub(words, ' | WITHIN ms%]', ']'), ' %[WITHIN ms%]', '')
+    words = command == 'refund' and gsub(words, ' %[HOLD.-%]', '') .. ' [AT ms]' or command == 'settle' and words .. ' ACTUAL n'
+      or words .. ((waits or command == 'all') and ' [WITHIN ms]' or '') .. (command == 'peek' and ' [FULL | EACH]' or ' [FULL]')
   end
   fail('ERR syntax error: expected ' .. words)
+end
+
+-- For how many milliseconds a request may wait for its turn.
+local function wait_of(word)
+  return within(word, 0, 3600000) or fail('ERR WITHIN must be an integer number of milliseconds from 0 to 3600000')
 end
 
 -- Reads the options of a rule into it, in any order and each once, and returns where they end: in RL.ALL at the next rule,
@@ -42,6 +50,10 @@ local function options(rule, words, at, command, syntax)
         rule.cost = within(words[at] or bad_words(command, syntax), least, MOST)
           or fail(least == 1 and BAD_COST or 'ERR COST must be an integer from 0 to 9007199254740991')
       end
+    elseif option == 'WITHIN' and find(syntax, 'WITHIN ms]', 1, true)
+      and not (command == 'all' or command == 'refund' or command == 'settle') then
+      at = at + 1
+      rule.within = wait_of(words[at] or bad_words(command, syntax))
     elseif option == 'AT' and command == 'refund' then
       at = at + 1
       rule.at = within(words[at] or bad_words(command, syntax), 0, MOST) or fail(BAD_AT)
@@ -93,6 +105,8 @@ local quotas_and_options = ONLY ~= 'throttle' and ONLY ~= 'acquire' and function
   at = options(rule, words, at, command, syntax)
   if rule.HOLD and rule.cost == 0 then
     fail(BAD_COST)
+  elseif rule.WITHIN and (rule.FORCE or rule.HOLD) then
+    fail('ERR WITHIN takes neither FORCE nor HOLD')
   end
   rule.needed = max(1, rule.cost) -- COST 0 asks whether there is room for a unit.
   return rule, at

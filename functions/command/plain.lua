@@ -7,7 +7,7 @@ local plain_sliding = (not ONLY or PLAIN and ONLY == 'sliding') and function(key
   if needed > MOST_ADDED and not store.is_compact then
     fail(COST_TOO_LARGE)
   end
-  local used = log.units
+  local used = log.units - log.beyond
   local allowed = limit - used >= needed
   store.plan(log, allowed and needed or 0, 'due')
   store.apply(log, true)

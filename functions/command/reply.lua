@@ -8,13 +8,13 @@ local function maps_of(kind, rule, state, each)
   for index = 1, #maps do
     local status = maps[index]
     local map = {
-      ye = 0, rt = 0, bex = 0, xl = 0, bcm = 0, ij = 0, aru = 0, br = 0,
-      ['at-ms'] = status.at, ['window-ms'] = status.window, ['reset-after-ms'] = status.reset,
+      ye = 0, rt = 0, bex = 0, xl = 0, bcm = 0, ij = 0, aru = 0, br = 0, re = 0,
+      ['wait-ms'] = state.shows_wait and (state.turn_in or 0) or nil, ['at-ms'] = status.at, ['window-ms'] = status.window, ['reset-after-ms'] = status.reset,
       ['next-after-ms'] = status.next, ['retry-after-ms'] = state.is_held and 0 or status.retry,
       ['remaining'] = max(0, status.limit - status.used), ['used'] = status.used, ['limit'] = status.limit,
       ['allowed'] = (status.allowed or state.is_held) and 1 or 0,
     }
-    map.ye, map.rt, map.bex, map.xl, map.bcm, map.ij, map.aru, map.br = nil, nil, nil, nil, nil, nil, nil, nil
+    map.ye, map.rt, map.bex, map.xl, map.bcm, map.ij, map.aru, map.br, map.re = nil, nil, nil, nil, nil, nil, nil, nil, nil
     maps[index] = {map = map}
   end
   return maps

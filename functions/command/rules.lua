@@ -3,9 +3,9 @@
 local BAD_COMMAND = 'ERR the first word must be sliding, fixed, throttle, acquire, peek, reset, release, all, refund or settle'
 local BAD_RULE = 'ERR rule must be SLIDING, FIXED, THROTTLE or ACQUIRE'
 local NOT_REFUNDABLE = 'ERR rule must be SLIDING, FIXED or THROTTLE'
-local SLIDING_SYNTAX = 'SLIDING windowSec limit [windowSec limit ...] [COST n] [HOLD holder leaseSec] [FORCE] [FULL | EACH]'
+local SLIDING_SYNTAX = 'SLIDING windowSec limit [windowSec limit ...] [COST n] [HOLD holder leaseSec | WITHIN ms] [FORCE] [FULL | EACH]'
 local FIXED_SYNTAX = 'FIXED windowSec limit [windowSec limit ...] [ANCHORED] [COST n] [HOLD holder leaseSec] [FORCE] [FULL | EACH]'
-local THROTTLE_SYNTAX = 'THROTTLE max_burst count period [quantity] [FULL]'
+local THROTTLE_SYNTAX = 'THROTTLE max_burst count period [quantity] [WITHIN ms] [FULL]'
 local ACQUIRE_SYNTAX = 'ACQUIRE limit leaseSec holder [FULL]'
 
 -- How many words each of the other commands has at least, without its key.

@@ -1,4 +1,4 @@
--- `windowSec limit [windowSec limit ...] [COST n] [FORCE] [FULL | EACH]`: an exact sliding window.
+-- `windowSec limit [windowSec limit ...] [COST n] [WITHIN ms] [FORCE] [FULL | EACH]`: an exact sliding window.
 
 include 'limit/sliding'
 
@@ -13,7 +13,7 @@ end
 
 local function read(rule, key, now, _, _, _, prunes)
   local log, store = (open_log or make_logs())(key, rule.longest, now, rule.COST, prunes and rule.cost <= MOST_ADDED)
-  if store.complete and (sliding.statuses or rule.count > 1 or rule.FULL or rule.EACH) then
+  if store.complete and (sliding.statuses or rule.count > 1 or rule.FULL or rule.EACH or rule.WITHIN) then
     store.complete()
   end
   return {log = log, store = store, now = now, added = 0}
@@ -24,9 +24,9 @@ local function plan(state)
   budget.compaction = not state.log.is_compacted and budget.compaction
 end
 
-local function reply(_, state)
+local function reply(rule, state)
   local binding = state.binding
-  return {state.allowed and 1 or 0, binding.before, ceil(binding.window / 1000)}
+  return {state.allowed and 1 or 0, binding.before, ceil(binding.window / 1000), rule.WITHIN and (state.turn_in or 0)}
 end
 
 local function apply(_, state)
@@ -37,7 +37,8 @@ end
 local set_missing_expiry = not ONLY and function(_, state)
   local log = state.log
   if log.units > 0 and not expiry_of(log.key, log.now) then
-    call('PEXPIREAT', log.key, log.now + 2 * log.window)
+    local newest = log.beyond > 0 and state.store.newest_stamp(log) or 0
+    call('PEXPIREAT', log.key, max(log.now + log.window, newest) + log.window)
   end
 end
 

@@ -1,4 +1,4 @@
--- `max_burst count period [quantity] [FULL]`: a steady rate with a burst.
+-- `max_burst count period [quantity] [WITHIN ms] [FULL]`: a steady rate with a burst.
 
 include 'limit/throttle'
 include 'state/throttle'
@@ -33,12 +33,13 @@ local function parse(words, at, command)
   return rule, at
 end
 
--- `[limited, limit, remaining, retry_after, reset_after]` with times in seconds, rounded up, as redis-cell replies.
+-- `[limited, limit, remaining, retry_after, reset_after]`, after WITHIN also `wait-ms`, with times in seconds, rounded up, as redis-cell replies.
 local function reply(rule, state)
   return {
     state.allowed and 0 or 1, rule.limit, state.remaining,
     state.wait > 0 and ceil(state.wait / 1000) or -1,
     ceil(to_millis(state.ahead_seconds, state.ahead_nanos) / 1000),
+    rule.WITHIN and (state.turn_in or 0),
   }
 end
 

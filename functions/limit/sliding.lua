@@ -2,7 +2,21 @@
 -- left the window, and the stamp of the last of them says when.
 --
 -- A state has the `log` and the functions of its form (state/sliding/mod.lua), a quota for each window, and how many units are
--- `newer` than now: of several windows some may begin to count units ahead of the clock.
+-- `newer` than now, where windows may begin to count units ahead of the clock. Where a request waits for its turn, that is the `now` of
+-- the state, and `turn_in` the time until then.
+
+-- Whether the request fits into each window.
+local function judge(rule, state)
+  local log = state.log
+  state.quotas, state.allowed = {}, true
+  for index = 1, rule.count do
+    local used = rule.count == 1 and not state.turn_in and log.units - log.beyond or sliding.used(rule, state, index)
+    local allowed = rule.limits[index] - used >= rule.needed
+    state.quotas[index] =
+      {limit = rule.limits[index], window = rule.windows[index], before = used, used = used, allowed = allowed}
+    state.allowed = state.allowed and allowed
+  end
+end
 
 local function verdict(rule, state)
   local log, store = state.log, state.store
@@ -11,14 +25,13 @@ local function verdict(rule, state)
   elseif rule.count > 1 then
     sliding.complete()
     state.newer = store.stamped_after(log, state.now)
+  else
+    state.newer = log.beyond
   end
-  state.quotas, state.allowed = {}, true
-  for index = 1, rule.count do
-    local used = rule.count == 1 and log.units or sliding.used(rule, state, index)
-    local allowed = rule.limits[index] - used >= rule.needed
-    state.quotas[index] =
-      {limit = rule.limits[index], window = rule.windows[index], before = used, used = used, allowed = allowed}
-    state.allowed = state.allowed and allowed
+  judge(rule, state)
+  if rule.WITHIN then
+    sliding.complete()
+    sliding.wait(rule, state)
   end
 end
 
@@ -42,11 +55,15 @@ local function decide(rule, state, counts, is_short)
     -- By then another quota may have no room: units ahead of the clock begin to count, and forced units count in all of them.
     state.retry = sliding.retry_in_all(rule, state, state.retry)
   end
+  state.retry = state.late or state.retry
   for index = 1, rule.count do
     quotas[index].used = quotas[index].before + state.added
   end
   state.binding = binding
 end
+
+-- How many rounds a search takes for units that may begin to count, where a request may wait.
+local ROUNDS_OF_A_QUEUE = 6
 
 -- What several windows and FULL need.
 local function complete()
@@ -58,9 +75,9 @@ local function complete()
   local function stamp_of(state, rank)
     local log, store = state.log, state.store
     if state.added > 0 then
-      state.newer = state.newer or store.stamped_after(log, state.now)
-      if rank >= state.newer then
-        if rank < state.newer + state.added then
+      state.later = state.later or store.stamped_after(log, state.now)
+      if rank >= state.later then
+        if rank < state.later + state.added then
           return state.now
         end
         rank = rank - state.added
@@ -70,14 +87,14 @@ local function complete()
   end
 
   -- The first time from `from` on at which each of these windows holds no more units, of those that expire, than may be left in
-  -- it. Units ahead of a shorter window begin to count as time goes on; then more have to expire, which takes another round. Once
+  -- it. Units ahead of a window begin to count as time goes on; then more have to expire, which takes another round. Once
   -- a call has looked into as many windows as it may, all units ahead count: the wait may be too long then, never too short.
   local function room_at(rule, state, windows, leftovers, from)
     local log, store, at = state.log, state.store, from
-    local is_exact = rule.count > 1 and state.newer > 0
+    local is_exact, rounds = state.newer > 0, state.may_wait and ROUNDS_OF_A_QUEUE or math.huge
     repeat
       local begun = at
-      is_exact = is_exact and budget.lookups >= #windows
+      is_exact, rounds = is_exact and rounds > 0 and budget.lookups >= #windows, rounds - 1
       budget.lookups = is_exact and budget.lookups - #windows or budget.lookups
       for index = 1, #windows do
         local ahead = is_exact and store.stamped_after(log, at + windows[index]) or 0
@@ -119,8 +136,8 @@ local function complete()
   -- Units in the window of a quota.
   function sliding.used(rule, state, index)
     local log, store, window = state.log, state.store, rule.windows[index]
-    if index == rule.count then
-      return log.units
+    if index == rule.count and not state.turn_in then
+      return log.units - log.beyond
     end
     local used = store.later_than(log, state.now - window)
     return state.newer > 0 and used - store.stamped_after(log, state.now + window) or used
@@ -135,15 +152,25 @@ local function complete()
     if quota.used > 0 then
       next_after = left < 0 and -1 or wait(rule, state, quota.window, left)
     end
-    local reset = wait(rule, state, quota.window, 0)
+    local reset, turn_in = wait(rule, state, quota.window, 0), state.turn_in or 0
     return {
-      limit = quota.limit, used = quota.used, next = next_after, reset = reset, window = quota.window, at = state.now,
+      limit = quota.limit, used = quota.used, next = next_after < 0 and -1 or next_after + turn_in, reset = reset + turn_in,
+      window = quota.window, at = state.now,
     }
   end
 
   function sliding.statuses(rule, state, each)
-    return (several or make_several()).statuses(sliding, rule, state, each, status)
+    local statuses = (several or make_several()).statuses(sliding, rule, state, each, status)
+    for index = 1, state.late and each and #statuses or 0 do
+      -- The window that binds denies, also where each by itself has room in time and all together have not.
+      local own = statuses[index]
+      own.retry = own.window == state.binding.window and state.late or own.retry > 0 and max(0, own.retry - state.within) or own.retry
+      own.allowed = own.retry == 0
+    end
+    return statuses
   end
+
+  include 'limit/turn'
 
   -- Leaves out units of one stamp: a log without such units takes the place of the log, with functions of its own.
   sliding.leave_out = HELD and function(rule, state)
@@ -163,9 +190,10 @@ local function complete()
     local gone = taken
     if at then
       gone = at > now - window and at <= now + window and taken or 0
-    elseif taken > 0 then
-      -- Of the units taken, those that are in this window. Those that never expire are in it and stay.
-      gone = min(max(0, used - log.permanent), max(0, taken - store.stamped_after(log, now + window)))
+    elseif taken > 0 and rule.count > 1 then
+      -- Of the units taken, which are not later than now, those that are in this window. Those that never expire are in it and stay.
+      local later = store.stamped_after(log, now) - store.stamped_after(log, now + window)
+      gone = min(taken, max(0, used - log.permanent - later))
     end
     store.apply(log, false)
     return {taken, used - gone, ceil(window / 1000)}

@@ -1,5 +1,6 @@
 -- The generic cell rate algorithm; src/limit/throttle.rs has it in prose. Nanoseconds are two numbers here: whole seconds, and
--- what is left. A state has its `debt`: how far the arrival time is ahead of the clock.
+-- what is left. A state has its `debt`: how far the arrival time is ahead of the clock. Where a request waits for its turn, `over` is how
+-- far the arrival time is ahead of the tolerance then, `turn_in` the same in milliseconds, and `turn_at` when that is.
 
 local BILLION = 1000000000
 
@@ -90,6 +91,7 @@ local function intervals(rule, factor)
 end
 
 local function verdict(rule, state)
+  state.shows_wait = rule.WITHIN
   state.asked_seconds, state.asked_nanos = intervals(rule, rule.quantity)
   if not state.asked_seconds
     or not at_most(state.asked_seconds, state.asked_nanos, rule.tolerance_seconds, rule.tolerance_nanos) then
@@ -98,8 +100,19 @@ local function verdict(rule, state)
   end
   local seconds, nanos = plus(state.debt_seconds, state.debt_nanos, state.asked_seconds, state.asked_nanos)
   state.allowed, state.wait = at_most(seconds, nanos, rule.tolerance_seconds, rule.tolerance_nanos), 0
-  if not state.allowed then
-    state.wait = max(1, to_millis(minus(seconds, nanos, rule.tolerance_seconds, rule.tolerance_nanos)))
+  if state.allowed then
+    return
+  end
+  seconds, nanos = minus(seconds, nanos, rule.tolerance_seconds, rule.tolerance_nanos)
+  state.wait = to_millis(seconds, nanos)
+  if rule.WITHIN and rule.quantity > 0 then
+    local turn_in = state.wait
+    state.wait = max(0, turn_in - rule.within)
+    state.allowed = state.wait == 0
+    if state.allowed then
+      state.turn_in, state.over_seconds, state.over_nanos = turn_in, seconds, nanos
+      state.turn_at = to_millis(plus(state.seconds, state.nanos, seconds, nanos))
+    end
   end
 end
 
@@ -142,6 +155,9 @@ local function complete()
 
   function throttle.statuses(rule, state)
     local used, next_after = used_by(rule, state.ahead_seconds, state.ahead_nanos), 0
+    if state.turn_at then
+      used = used_by(rule, minus(state.ahead_seconds, state.ahead_nanos, state.over_seconds, state.over_nanos)) -- As of the turn.
+    end
     if used > 0 then
       local seconds, nanos = times(rule.seconds, rule.nanos, rule.limit - state.remaining - 1)
       next_after = to_millis(minus(state.ahead_seconds, state.ahead_nanos, seconds, nanos))
@@ -149,14 +165,19 @@ local function complete()
     return {{
       allowed = state.allowed, limit = rule.limit, used = used, retry = state.wait, next = next_after,
       reset = to_millis(state.ahead_seconds, state.ahead_nanos),
-      window = to_millis(rule.tolerance_seconds, rule.tolerance_nanos), at = state.now,
+      window = to_millis(rule.tolerance_seconds, rule.tolerance_nanos), at = state.turn_at or state.now,
     }}
   end
 
-  -- The arrival time goes back, never before now.
+  -- The arrival time goes back, never before now. While somebody waits, only the last turn can be taken back.
   function throttle.refund(rule, state)
     check_time(state.seconds, state.nanos)
-    local before, quantity = used_by(rule, state.debt_seconds, state.debt_nanos), rule.quantity
+    local before, quantity, last = used_by(rule, state.debt_seconds, state.debt_nanos), rule.quantity, state.now
+    if not at_most(state.debt_seconds, state.debt_nanos, rule.tolerance_seconds, rule.tolerance_nanos) then
+      local seconds, nanos = plus(state.seconds, state.nanos, state.debt_seconds, state.debt_nanos)
+      last = to_millis(minus(seconds, nanos, rule.tolerance_seconds, rule.tolerance_nanos))
+    end
+    quantity = max(rule.at or state.now, state.now) == last and quantity or 0
     local seconds, nanos = intervals(rule, quantity)
     -- Not computed as a difference of figures: those above 2^53 are rounded.
     if not seconds or at_most(state.debt_seconds, state.debt_nanos, seconds, nanos) then
@@ -165,7 +186,7 @@ local function complete()
       seconds, nanos = minus(state.debt_seconds, state.debt_nanos, seconds, nanos)
     end
     state.ahead_seconds, state.ahead_nanos = seconds, nanos
-    state.counts = before > 0 and rule.quantity > 0
+    state.counts = before > 0 and quantity > 0
     throttle.apply(rule, state)
     return {quantity, used_by(rule, seconds, nanos), ceil(to_millis(seconds, nanos) / 1000)}
   end

@@ -1,4 +1,4 @@
-//! `RL.ALL numkeys key [key ...] rule [rule ...] [FULL]`: one decision over several keys, each with a rule of its own.
+//! `RL.ALL numkeys key [key ...] rule [rule ...] [WITHIN ms] [FULL]`: one decision over several keys, each with a rule of its own.
 //!
 //! All keys are read before a rule decides, and all rules decide before a key is written. If one of them denies, no request
 //! is counted. Nothing can refuse the call after the first write.
@@ -13,17 +13,20 @@ use super::rule::{enforced, now};
 use super::rules::{AnyRule, AnyState, bad_words, is_rule};
 use super::top::denied;
 use crate::config;
-use crate::limit::{Decision, Detail, Micros, Retry, Status};
+use crate::limit::turn::Outlook;
+use crate::limit::{Decision, Detail, Micros, Retry, Status, Time, Turn};
 use crate::metrics::ALL;
 use crate::server::{Args, Call, Context, Error, Handler, Keys, Writable};
-use crate::state::{Budget, CounterSet, Plan, State, Stored, counted_key};
+use crate::state::{Budget, CounterSet, Log, Plan, State, Stored, counted_key};
 
 /// The most keys of one call.
 const MOST_KEYS: i64 = 64;
 
 const BAD_NUMBER: Error = Error::Line(c"ERR numkeys must be an integer from 1 to 64");
 const KEY_TWICE: Error = Error::Line(c"ERR RL.ALL takes each key once");
-const BAD_ALL: Error = Error::Line(c"ERR syntax error: expected one rule a key [FULL]");
+const BAD_ALL: Error = Error::Line(c"ERR syntax error: expected one rule a key [WITHIN ms] [FULL]");
+const BAD_WITHIN: Error =
+    Error::Line(c"ERR RL.ALL takes WITHIN where every rule is SLIDING, and none has FORCE or HOLD");
 const SHARED: Error = Error::Line(c"ERR two rules of RL.ALL would share a counter");
 
 /// One element for each rule. Most calls have few of them, which need no allocation.
@@ -36,7 +39,7 @@ pub struct All;
 
 impl Handler for All {
     fn handle(ctx: &mut Context, words: Args<'_>) -> Result<(), Error> {
-        let (parts, detail) = parse(words)?;
+        let (parts, detail, within) = parse(words)?;
         let (now, budget) = (now(), Budget::new());
         check_apart(&parts, now)?;
 
@@ -59,12 +62,29 @@ impl Handler for All {
         // Whether each has room, and then, with waits, what that means for each.
         let verdicts = try_map(&states, |state| state.decide(Detail::Allowed, false, &budget))?;
         let denies = |(decision, (_, rule)): (&Decision, &Part<'_>)| !decision.allowed() && !rule.forces() && !is_known;
-        let denying: List<bool> = verdicts.iter().zip(&parts).map(denies).collect();
+        let mut denying: List<bool> = verdicts.iter().zip(&parts).map(denies).collect();
+        let mut turn = within.map(|_| Turn::now(now.time()));
+        let waited = match within {
+            Some(within) if denying.contains(&true) => Some(wait(&states, within, detail, &budget, now.time())?),
+            _ => None,
+        };
+        let (decisions, late) = match waited {
+            Some(Waited { decisions, denies, turn: own, retry }) => {
+                (denying, turn) = (denies, Some(own));
+                (decisions, Some(retry))
+            }
+            None => {
+                let allowed = !denying.contains(&true);
+                let decisions = try_map(&states, |state| match is_known {
+                    true => {
+                        state.decide(detail, matches!(state, AnyState::Lease(_)), &budget).map(Decision::let_through)
+                    }
+                    false => state.decide(detail, allowed, &budget),
+                })?;
+                (decisions, None)
+            }
+        };
         let allowed = !denying.contains(&true);
-        let decisions = try_map(&states, |state| match is_known {
-            true => state.decide(detail, matches!(state, AnyState::Lease(_)), &budget).map(Decision::let_through),
-            false => state.decide(detail, allowed, &budget),
-        })?;
         let statuses = (0..).zip(&decisions).map(|(index, decision)| (index, decision.status));
         let binding = if allowed {
             statuses.min_by(|(_, one), (_, other)| by_share(one, other))
@@ -73,9 +93,9 @@ impl Handler for All {
             denying.min_by_key(|(_, status)| Reverse(status.retry))
         };
         let (index, status) = binding.ok_or(BAD_ALL)?; // There is at least one rule.
-        let mut counted = decisions.iter().map(|decision| decision.counted);
+        let mut decided = decisions.iter();
         let plans = match allowed {
-            true => try_map(&states, |state| state.plan(counted.next().unwrap_or(false), &budget))?,
+            true => try_map(&states, |state| state.plan(decided.next().ok_or(BAD_ALL)?, &budget))?,
             false => states.iter().map(AnyState::set_missing_expiry).collect(),
         };
 
@@ -95,12 +115,64 @@ impl Handler for All {
             denied(ctx, call.key);
         }
         let allowed = allowed || !config::enforces();
-        let retry = if allowed { Retry::Now } else { status.retry };
+        let retry = if allowed { Retry::Now } else { late.unwrap_or(status.retry) };
         let outcome = [i64::from(allowed), index, status.remaining(), reply::retry_after(retry)];
         let decisions = (detail == Detail::Full).then(|| decisions.into_iter().map(enforced));
-        reply::all(ctx, outcome, decisions, now);
+        reply::all(ctx, outcome, turn, decisions, now);
         Ok(())
     }
+}
+
+/// The decisions of rules that have their turn together, or have none.
+struct Waited {
+    decisions: List<Decision>,
+    denies: List<bool>,
+    turn: Turn,
+    retry: Retry,
+}
+
+/// Decides for the first time with room for all rules, which do not all have room now.
+fn wait(
+    states: &[AnyState<'_, Writable>],
+    within: i64,
+    detail: Detail,
+    budget: &Budget,
+    now: Time,
+) -> Result<Waited, Error> {
+    let logs: List<&Log<'_, Writable>> = states.iter().filter_map(AnyState::log).collect();
+    let own = try_map(&logs, |log| log.outlook(budget))?;
+    // Checks alone wait for nothing.
+    let within = if logs.iter().any(|log| log.counts()) { within } else { 0 };
+    let joint = Outlook::together(&own, now, |from| {
+        let mut latest = from;
+        for log in &logs {
+            let Some(room) = log.first_room(budget, latest)? else { return Ok(None) };
+            latest = room;
+        }
+        Ok::<_, Error>(Some(latest))
+    })?;
+    let retry = joint.retry(within, now);
+    if retry == Retry::Now {
+        let turn = joint.turn(now);
+        let decisions = try_map(&logs, |log| log.take(turn, detail, true, budget))?;
+        return Ok(Waited { denies: logs.iter().map(|_| false).collect(), decisions, turn, retry });
+    }
+    // Where each would have a turn by itself, the last of them has none.
+    let last = own.iter().map(|own| own.retry(0, now)).max();
+    let mut retries: List<Retry> = own.iter().map(|own| own.retry(within, now)).collect();
+    if retries.iter().all(|&own| own == Retry::Now) {
+        for (own, alone) in retries.iter_mut().zip(&own) {
+            if Some(alone.retry(0, now)) == last {
+                *own = retry;
+            }
+        }
+    }
+    let mut decisions = List::new();
+    for (log, &own) in logs.iter().zip(&retries) {
+        decisions.push(log.deny(within, own, detail, budget)?);
+    }
+    let denies = retries.iter().map(|&own| own != Retry::Now).collect();
+    Ok(Waited { decisions, denies, turn: Turn::now(now), retry })
 }
 
 /// Reads the keys of all rules.
@@ -108,8 +180,8 @@ fn read<'a>(ctx: &'a Context, parts: &'a [Part<'_>], now: Micros) -> Result<List
     try_map(parts, |(call, rule)| rule.read::<Writable>(ctx, *call, now))
 }
 
-/// The keys with their rules, and how much is replied.
-pub(super) fn parse(words: Args<'_>) -> Result<(List<Part<'_>>, Detail), Error> {
+/// The keys with their rules, how much is replied, and for how many milliseconds the call may wait, if it may.
+pub(super) fn parse(words: Args<'_>) -> Result<(List<Part<'_>>, Detail, Option<i64>), Error> {
     let mut rest = words;
     rest.next(); // The command's name.
     let number = args::within(rest.next().ok_or(Error::WrongArity)?, 1, MOST_KEYS).ok_or(BAD_NUMBER)?;
@@ -129,12 +201,23 @@ pub(super) fn parse(words: Args<'_>) -> Result<(List<Part<'_>>, Detail), Error> 
         }
         parts.push((call, AnyRule::parse(&mut rest, Host::All, &mut Options::default())?));
     }
-    match (rest.next(), parts.last()) {
-        (None, _) => Ok((parts, Detail::Wait)),
-        (Some(word), _) if is(word, "FULL") && rest.is_empty() => Ok((parts, Detail::Full)),
-        (Some(word), Some((_, last))) if !is_rule(word) => Err(bad_words(last.grammar(), Host::All)),
-        (Some(_), _) => Err(BAD_ALL),
+    let (mut detail, mut within) = (Detail::Wait, None);
+    while let Some(word) = rest.next() {
+        if is(word, "FULL") && detail == Detail::Wait {
+            detail = Detail::Full;
+        } else if is(word, "WITHIN") && within.is_none() {
+            within = Some(args::wait(rest.next().ok_or(BAD_ALL)?)?);
+        } else {
+            let last = parts.last().filter(|_| !is_rule(word));
+            return Err(last.map_or(BAD_ALL, |(_, rule)| bad_words(rule.grammar(), Host::All)));
+        }
     }
+    let may_wait =
+        |rule: &AnyRule| matches!(rule, AnyRule::Sliding(rule) if !rule.request.force && rule.hold.is_none());
+    if within.is_some() && !parts.iter().all(|(_, rule)| may_wait(rule)) {
+        return Err(BAD_WITHIN);
+    }
+    Ok((parts, detail, within))
 }
 
 /// Refuses rules of which one would count in the state of another.

@@ -2,7 +2,8 @@
 
 use super::rule::Rule;
 use super::rules::bad_words;
-use crate::limit::{Cost, Detail, Limit, Quota, Quotas, Refusal, Request, Time, Window};
+use crate::config;
+use crate::limit::{Cost, Detail, Limit, Quota, Quotas, Refusal, Request, Time, Turn, Window};
 use crate::server::{Args, Error, Str, parse_i64, split_i64};
 use crate::state::Hold;
 
@@ -15,6 +16,8 @@ const BAD_LIMIT: Error = Error::Line(c"ERR limit must be an integer from 0 to 90
 const BAD_COST: Error = Error::Line(c"ERR COST must be an integer from 1 to 9007199254740991");
 const BAD_COST_OR_CHECK: Error = Error::Line(c"ERR COST must be an integer from 0 to 9007199254740991");
 const BAD_AT: Error = Error::Line(c"ERR AT must be a unix time in milliseconds, an integer from 0 to 9007199254740991");
+const BAD_WITHIN: Error = Error::Line(c"ERR WITHIN must be an integer number of milliseconds from 0 to 3600000");
+const WITHIN_ALONE: Error = Error::Line(c"ERR WITHIN takes neither FORCE nor HOLD");
 const BAD_HOLDER: Error = Error::Line(c"ERR holder must be 1 to 256 bytes long");
 const BAD_ACTUAL: Error = Error::Line(c"ERR ACTUAL must be an integer from 0 to 9007199254740991");
 const BAD_END: Error =
@@ -57,9 +60,15 @@ impl Grammar {
         self.0.split_once(' ').map_or("", |(_, words)| words)
     }
 
-    /// Its words where a command takes any rule.
-    pub fn rule(self) -> &'static str {
-        self.0.rsplit_once(" [").map_or(self.0, |(rule, _reply)| rule)
+    /// Its words where a command takes any rule. How long a request may wait is said behind the rule.
+    pub fn rule(self) -> String {
+        let rule = self.0.rsplit_once(" [").map_or(self.0, |(rule, _reply)| rule);
+        rule.replace(" | WITHIN ms]", "]").replace(" [WITHIN ms]", "")
+    }
+
+    /// Whether a request may wait for its turn.
+    fn waits(self) -> bool {
+        self.0.contains("WITHIN ms]")
     }
 
     /// Its words where units are taken back, which needs no holder.
@@ -72,9 +81,10 @@ impl Grammar {
         let options = match host {
             Host::Own => return format!("ERR syntax error: expected {}", self.own()),
             Host::Refund => return format!("ERR syntax error: expected {} [AT ms]", self.refund()),
+            Host::Peek if self.waits() => "[WITHIN ms] [FULL | EACH]",
             Host::Peek => "[FULL | EACH]",
             Host::Settle => "ACTUAL n",
-            Host::All => "[FULL]",
+            Host::All => "[WITHIN ms] [FULL]",
         };
         format!("ERR syntax error: expected {} {options}", self.rule())
     }
@@ -101,6 +111,8 @@ pub struct Options {
     pub hold: Option<Hold>,
     pub anchored: bool,
     detail: Option<Detail>,
+    /// For how many milliseconds the request may wait for its turn.
+    pub within: Option<i64>,
     /// The time of the request to refund.
     pub at: Option<Time>,
     /// The units to settle.
@@ -119,7 +131,13 @@ pub fn quotas_and_options<R: Rule>(words: &mut Args<'_>, host: Host, options: &m
     if host == Host::Own
         && let Some([window, limit]) = words.exactly()
     {
-        return Ok(Request { quotas: Quotas::of(quota(window, limit)?), cost: Cost::ONE, force: false, held: false });
+        return Ok(Request {
+            quotas: Quotas::of(quota(window, limit)?),
+            cost: Cost::ONE,
+            force: false,
+            held: false,
+            within: None,
+        });
     }
     let quotas = quotas(words)?;
     self::options::<R>(words, host, options)?;
@@ -127,7 +145,17 @@ pub fn quotas_and_options<R: Rule>(words: &mut Args<'_>, host: Host, options: &m
     if held && cost == Cost::NOTHING {
         return Err(BAD_COST);
     }
-    Ok(Request { quotas, cost, force: options.force, held })
+    let (force, within) = (options.force, options.within);
+    if within.is_some() && (force || held) {
+        return Err(WITHIN_ALONE);
+    }
+    Ok(Request { quotas, cost, force, held, within })
+}
+
+/// `ms` behind WITHIN. Where limits are not enforced nobody has to wait.
+pub fn wait(word: Str<'_>) -> Result<i64, Error> {
+    let millis = self::within(word, 0, Turn::LONGEST_WAIT).ok_or(BAD_WITHIN)?;
+    Ok(if config::enforces() { millis } else { 0 })
 }
 
 /// Options in any order, each once. In RL.ALL they end at the next rule, elsewhere with the call.
@@ -153,6 +181,12 @@ pub fn options<R: Rule>(words: &mut Args<'_>, host: Host, options: &mut Options)
                 return Err(BAD_HOLDER);
             }
             options.hold = Some(Hold { holder: holder.retain(), lease: self::lease(lease)? });
+        } else if const { takes::<R>("WITHIN ms]") }
+            && matches!(host, Host::Own | Host::Peek)
+            && options.within.is_none()
+            && is(word, "WITHIN")
+        {
+            options.within = Some(wait(rest.next().ok_or_else(|| bad_words(R::GRAMMAR, host))?)?);
         } else if host == Host::Settle && options.actual.is_none() && is(word, "ACTUAL") {
             let units = rest.next().ok_or_else(|| bad_words(R::GRAMMAR, host))?;
             options.actual = Some(parse_i64(units.as_bytes()).and_then(Cost::new).ok_or(BAD_ACTUAL)?);

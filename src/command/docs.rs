@@ -37,10 +37,10 @@ pub fn arguments(syntax: &str) -> Vec<Argument> {
     arguments
 }
 
-/// `ONE | OTHER`, `WORD`, `WORD n`, or a word that is not literal.
+/// `ONE | OTHER n`, `WORD`, `WORD n`, or a word that is not literal.
 fn option(item: &str) -> Argument {
     if item.contains(" | ") {
-        return several(ArgKind::OneOf, item.split(" | ").map(word).collect());
+        return several(ArgKind::OneOf, item.split(" | ").map(option).collect());
     }
     match item.split_once(' ') {
         None => word(item),
@@ -74,8 +74,8 @@ fn is_literal(word: &str) -> bool {
 
 fn any_rule(host: Host) -> Argument {
     let block = |row: &Row| {
-        let words = if host == Host::Refund { &row.grammar.refund() } else { row.grammar.rule() };
-        Argument { name: text(&row.grammar.name().to_lowercase()), ..several(ArgKind::Block, arguments(words)) }
+        let words = if host == Host::Refund { row.grammar.refund() } else { row.grammar.rule() };
+        Argument { name: text(&row.grammar.name().to_lowercase()), ..several(ArgKind::Block, arguments(&words)) }
     };
     let rules = RULES.iter().filter(|row| row.is_taken(host)).map(block).collect();
     Argument { name: text("rule"), ..several(ArgKind::OneOf, rules) }

@@ -5,7 +5,7 @@ use super::KeyHandler;
 use super::args::{is, within};
 use super::rule::decide;
 use super::throttle::{BAD_BURST, LARGEST_BURST, bad_rate};
-use crate::limit::throttle::Rate;
+use crate::limit::throttle::{Quantity, Rate};
 use crate::limit::{Detail, Limit, Window};
 use crate::server::{Access, Args, Call, Command, Context, EntryPoint, Error, Keys, Str};
 use crate::state::Throttle;
@@ -44,14 +44,17 @@ fn parse(mut words: Args<'_>) -> Result<Throttle, Error> {
     let max_burst = within(max_burst, 0, LARGEST_BURST).ok_or(BAD_BURST)?;
     let count = within(count, 1, Limit::MAX).ok_or(BAD_COUNT)?;
     let period = nanos(period).ok_or(BAD_PERIOD)?;
-    let quantity = match (words.next(), words.next(), words.next()) {
+    let units = match (words.next(), words.next(), words.next()) {
         (None, ..) => 1,
         (Some(option), Some(tokens), None) if is(option, "TOKENS") => {
             within(tokens, 1, Limit::MAX).ok_or(BAD_TOKENS)?
         }
         _ => return Err(BAD_GCRA),
     };
-    Ok(Throttle { rate: Rate::in_nanos(max_burst, count, period).map_err(bad_rate)?, quantity })
+    Ok(Throttle {
+        rate: Rate::in_nanos(max_burst, count, period).map_err(bad_rate)?,
+        quantity: Quantity { units, within: None },
+    })
 }
 
 /// Seconds as nanoseconds, at least one.

@@ -1,4 +1,4 @@
-//! `RL.PEEK key rule [FULL | EACH]`: what a call would reply.
+//! `RL.PEEK key rule [WITHIN ms] [FULL | EACH]`: what a call would reply.
 
 use super::args::{Host, Options};
 use super::rule::{enforced, now};
@@ -22,7 +22,7 @@ impl KeyHandler for Peek {
         }
         let decision = state.decide(detail, true, &budget)?;
         if decision.counted {
-            state.check_room()?;
+            state.check_room(&decision)?;
         }
 
         PEEK.count(decision.allowed());

@@ -8,21 +8,19 @@ use super::peek::Peek;
 use super::refund::Refund;
 use super::release::Release;
 use super::reset::Reset;
-use super::rule::Rule;
 use super::rules::RULES;
 use super::settle::Settle;
 use super::top::Top;
 use super::{docs, gcra, throttle};
 use crate::config;
 use crate::server::{Access, Command, Context, EntryPoint, Keys, add_category, register};
-use crate::state::Throttle;
 
 /// The module's own ACL category, where the server has categories of modules.
 const CATEGORY: &CStr = c"ratelimit";
 
 /// The commands that are not a rule's own, with what follows their names, see [`docs`].
 const COMMANDS: &[(&str, Command)] = &[
-    ("key rule [FULL | EACH]", Command {
+    ("key rule [WITHIN ms] [FULL | EACH]", Command {
         name: c"rl.peek",
         entry: EntryPoint::to::<Peek>(),
         flags: c"readonly fast",
@@ -55,7 +53,7 @@ const COMMANDS: &[(&str, Command)] = &[
         complexity: c"O(H*log(N)+M) with H the holders given, N the leases held and M those that have just ended, at most 1000 a call.",
         since: c"0.2.0",
     }),
-    ("numkeys key [key ...] rule [rule ...] [FULL]", Command {
+    ("numkeys key [key ...] rule [rule ...] [WITHIN ms] [FULL]", Command {
         name: c"rl.all",
         entry: EntryPoint::counted::<All>(),
         flags: c"write deny-oom fast getkeys-api",
@@ -117,7 +115,7 @@ pub fn register_all(ctx: &mut Context) -> Result<(), String> {
         declare(ctx, command, syntax, has_category)?;
     }
     for (is_wanted, command, syntax) in [
-        (config::wants_cl_throttle(), &throttle::command(c"cl.throttle"), &*of_rule(Throttle::GRAMMAR)),
+        (config::wants_cl_throttle(), &throttle::CL_THROTTLE, throttle::CL_SYNTAX),
         (config::wants_gcra(), &gcra::COMMAND, gcra::SYNTAX),
     ] {
         if is_wanted && is_free(ctx, command) {

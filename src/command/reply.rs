@@ -1,36 +1,44 @@
 //! Decisions as they are replied.
 
-use crate::limit::{Decision, Detail, Micros, Retry, Status};
+use crate::limit::{Decision, Detail, Micros, Retry, Status, Turn};
 use crate::server::Context;
 
 /// The reply to a request by one rule. `short`: the rule's reply without options.
 pub fn decision(ctx: &Context, decision: &Decision, detail: Detail, now: Micros, short: fn(&Decision, &Context)) {
     match detail {
         Detail::Allowed | Detail::Short | Detail::Wait => short(decision, ctx),
-        Detail::Full => map(ctx, &decision.status, now),
+        Detail::Full => map(ctx, &decision.status, decision.turn, now),
         Detail::Each => {
             // A rule of one quota has no list of them.
             let each = if decision.each.is_empty() { std::slice::from_ref(&decision.status) } else { &decision.each };
             ctx.reply_array(each.len());
-            each.iter().for_each(|status| map(ctx, status, now));
+            each.iter().for_each(|status| map(ctx, status, decision.turn, now));
         }
     }
 }
 
-/// The reply to a request by several rules, with a map of each if there are decisions.
-pub fn all(ctx: &Context, outcome: [i64; 4], decisions: Option<impl ExactSizeIterator<Item = Decision>>, now: Micros) {
-    ctx.reply_array(outcome.len().saturating_add(usize::from(decisions.is_some())));
-    outcome.into_iter().for_each(|integer| ctx.reply_integer(integer));
+/// The reply to a request by several rules, with a map of each if there are decisions. `turn`: the one they have together, if the request
+/// may wait.
+pub fn all(
+    ctx: &Context,
+    outcome: [i64; 4],
+    turn: Option<Turn>,
+    decisions: Option<impl ExactSizeIterator<Item = Decision>>,
+    now: Micros,
+) {
+    let more = [turn.is_some(), decisions.is_some()];
+    ctx.reply_array(outcome.len().saturating_add(more.into_iter().filter(|&there| there).count()));
+    outcome.into_iter().chain(turn.map(|turn| turn.wait)).for_each(|integer| ctx.reply_integer(integer));
     if let Some(decisions) = decisions {
         ctx.reply_array(decisions.len());
-        decisions.for_each(|decision| map(ctx, &decision.status, now));
+        decisions.for_each(|decision| map(ctx, &decision.status, turn, now));
     }
 }
 
 /// Everything about a quota.
-fn map(ctx: &Context, status: &Status, now: Micros) {
+fn map(ctx: &Context, status: &Status, turn: Option<Turn>, now: Micros) {
     let (next, reset) = status.waits.map_or((None, 0), |waits| (waits.next, waits.reset));
-    ctx.reply_map([
+    let fields = [
         ("allowed", i64::from(status.allowed())),
         ("limit", status.limit),
         ("used", status.used),
@@ -39,8 +47,13 @@ fn map(ctx: &Context, status: &Status, now: Micros) {
         ("next-after-ms", next.unwrap_or(NEVER)),
         ("reset-after-ms", reset),
         ("window-ms", status.window),
-        ("at-ms", now.time().millis()),
-    ]);
+        ("at-ms", turn.map_or(now.time(), |turn| turn.at).millis()),
+        ("wait-ms", turn.map_or(0, |turn| turn.wait)),
+    ];
+    ctx.reply_map(match fields.split_last() {
+        Some((_wait, fields)) if turn.is_none() => fields,
+        _ => &fields,
+    });
 }
 
 /// In place of a wait that never ends.

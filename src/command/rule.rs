@@ -52,7 +52,11 @@ pub trait Rule: Stored + Sized {
 
     /// The reply without options.
     fn reply_short(decision: &Decision, ctx: &Context) {
-        ctx.reply_integers([i64::from(decision.allowed()), decision.count, decision.ttl]);
+        let (allowed, &Decision { count, ttl, .. }) = (i64::from(decision.allowed()), decision);
+        match decision.turn {
+            None => ctx.reply_integers([allowed, count, ttl]),
+            Some(turn) => ctx.reply_integers([allowed, count, ttl, turn.wait]),
+        }
     }
 }
 
@@ -79,7 +83,7 @@ pub fn decide<R: Rule + Counts>(ctx: &mut Context, call: Call<'_>, rule: &R, det
         state = rule.read(ctx, call, now)?;
     }
     let decision = state.decide(detail, true, &budget)?;
-    let plan = state.plan(decision.counted, &budget)?;
+    let plan = state.plan(&decision, &budget)?;
     match plan.is_empty() {
         true => drop(state),
         false => plan.apply(state.into_keys()).publish(ctx, call.key),

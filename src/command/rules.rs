@@ -10,7 +10,7 @@ use super::rule::Rule;
 use crate::limit::{Decision, Detail, Micros, Refund, Time};
 use crate::metrics::Outcomes;
 use crate::server::{Args, Call, Command, Context, Error, Mode, ReadOnly, Str};
-use crate::state::{Budget, CounterSet, Ended, Fixed, Lease, OpenKeys, Plan, Sliding, State, Stored, Throttle};
+use crate::state::{Budget, CounterSet, Ended, Fixed, Lease, Log, OpenKeys, Plan, Sliding, State, Stored, Throttle};
 
 macro_rules! rules {
     ($($rule:ident),+ $(,)?) => {
@@ -124,15 +124,15 @@ macro_rules! rules {
                 }
             }
 
-            fn plan(&self, counted: bool, budget: &Budget) -> Result<Plan, Error> {
+            fn plan(&self, decision: &Decision, budget: &Budget) -> Result<Plan, Error> {
                 match self {
-                    $(Self::$rule(state) => state.plan(counted, budget)),+
+                    $(Self::$rule(state) => state.plan(decision, budget)),+
                 }
             }
 
-            fn check_room(&self) -> Result<(), Error> {
+            fn check_room(&self, decision: &Decision) -> Result<(), Error> {
                 match self {
-                    $(Self::$rule(state) => state.check_room()),+
+                    $(Self::$rule(state) => state.check_room(decision)),+
                 }
             }
 
@@ -183,6 +183,13 @@ macro_rules! rules {
 }
 
 rules!(Sliding, Fixed, Throttle, Lease);
+
+impl<'a, M: Mode> AnyState<'a, M> {
+    /// The log of a sliding window.
+    pub fn log(&self) -> Option<&Log<'a, M>> {
+        if let Self::Sliding(state) = self { Some(state.state()) } else { None }
+    }
+}
 
 /// A rule whose command counts what it allows and denies, for INFO.
 pub trait Counts {

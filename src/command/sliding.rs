@@ -7,8 +7,7 @@ use crate::server::{Access, Args, Command, EntryPoint, Error, Keys};
 use crate::state::Sliding;
 
 impl Rule for Sliding {
-    const SYNTAX: &'static str =
-        "SLIDING windowSec limit [windowSec limit ...] [COST n] [HOLD holder leaseSec] [FORCE] [FULL | EACH]";
+    const SYNTAX: &'static str = "SLIDING windowSec limit [windowSec limit ...] [COST n] [HOLD holder leaseSec | WITHIN ms] [FORCE] [FULL | EACH]";
     const COMMAND: Command = Command {
         name: c"rl.sliding",
         entry: EntryPoint::to::<Decide<Self>>(),

@@ -2,11 +2,13 @@
 
 use std::ffi::CStr;
 
+use super::KeyHandler;
 use super::args::{self, Host, Options, is_number, within};
-use super::rule::{Decide, Rule};
-use crate::limit::throttle::{BadRate, Rate};
+use super::rule::{Decide, Rule, decide};
+use super::rules::bad_words;
+use crate::limit::throttle::{BadRate, Quantity, Rate};
 use crate::limit::{Decision, Limit, Retry, Window, seconds};
-use crate::server::{Access, Args, Command, Context, EntryPoint, Error, Keys};
+use crate::server::{Access, Args, Call, Command, Context, EntryPoint, Error, Keys};
 use crate::state::Throttle;
 
 pub const BAD_BURST: Error = Error::Line(c"ERR max_burst must be an integer from 0 to 9007199254740990");
@@ -20,8 +22,8 @@ const TOO_LONG: Error =
 pub const LARGEST_BURST: i64 = Limit::MAX - 1;
 
 impl Rule for Throttle {
-    const SYNTAX: &'static str = "THROTTLE max_burst count period [quantity] [FULL]";
-    const COMMAND: Command = command(c"rl.throttle");
+    const SYNTAX: &'static str = "THROTTLE max_burst count period [quantity] [WITHIN ms] [FULL]";
+    const COMMAND: Command = command(c"rl.throttle", EntryPoint::to::<Decide<Self>>());
     const SERVER_MAY_HAVE_IT: bool = true;
 
     fn parse(words: &mut Args<'_>, host: Host, options: &mut Options) -> Result<Self, Error> {
@@ -31,27 +33,32 @@ impl Rule for Throttle {
         let max_burst = within(max_burst, 0, LARGEST_BURST).ok_or(BAD_BURST)?;
         let count = within(count, 1, Limit::MAX).ok_or(BAD_COUNT)?;
         let period = within(period, 1, Window::MAX_SECONDS).ok_or(BAD_PERIOD)?;
-        let mut quantity = 1;
+        let mut units = 1;
         if let Some(word) = words.peek().filter(|word| is_number(word.as_bytes())) {
             words.next();
-            quantity = within(word, 0, Limit::MAX).ok_or(BAD_QUANTITY)?;
+            units = within(word, 0, Limit::MAX).ok_or(BAD_QUANTITY)?;
         }
         args::options::<Self>(words, host, options)?;
+        let quantity = Quantity { units, within: options.within };
         Ok(Self { rate: Rate::new(max_burst, count, period).map_err(bad_rate)?, quantity })
     }
 
     fn is_check(&self) -> bool {
-        self.quantity == 0
+        self.quantity.units == 0
     }
 
-    /// `[limited, limit, remaining, retry_after, reset_after]` with times in seconds, rounded up, as redis-cell replies.
+    /// `[limited, limit, remaining, retry_after, reset_after]`, after WITHIN also `wait-ms`, with times in seconds, rounded up, as redis-cell replies.
     fn reply_short(decision: &Decision, ctx: &Context) {
-        let Decision { status, ttl, .. } = decision;
+        let &Decision { ref status, ttl, turn, .. } = decision;
         let retry = match status.retry {
             Retry::After(millis) => seconds(millis),
             Retry::Now | Retry::Never => -1,
         };
-        ctx.reply_integers([i64::from(!status.allowed()), status.limit, status.remaining(), retry, *ttl]);
+        let (limited, remaining) = (i64::from(!status.allowed()), status.remaining());
+        match turn {
+            None => ctx.reply_integers([limited, status.limit, remaining, retry, ttl]),
+            Some(turn) => ctx.reply_integers([limited, status.limit, remaining, retry, ttl, turn.wait]),
+        }
     }
 }
 
@@ -62,11 +69,29 @@ pub fn bad_rate(bad: BadRate) -> Error {
     }
 }
 
-/// The same command under two names.
-pub const fn command(name: &'static CStr) -> Command {
+/// CL.THROTTLE: the same without turns, which redis-cell does not have.
+pub struct ClThrottle;
+
+pub const CL_SYNTAX: &str = "key max_burst count period [quantity] [FULL]";
+const BAD_CL_THROTTLE: Error = Error::Line(c"ERR syntax error: expected max_burst count period [quantity] [FULL]");
+
+impl KeyHandler for ClThrottle {
+    fn run(ctx: &mut Context, call: Call<'_>, mut words: Args<'_>) -> Result<(), Error> {
+        let mut options = Options::default();
+        match Throttle::parse(&mut words, Host::Own, &mut options) {
+            Ok(rule) if options.within.is_none() => decide(ctx, call, &rule, options.detail()),
+            Err(error) if error != bad_words(Throttle::GRAMMAR, Host::Own) => Err(error),
+            _ => Err(BAD_CL_THROTTLE),
+        }
+    }
+}
+
+pub const CL_THROTTLE: Command = command(c"cl.throttle", EntryPoint::to::<ClThrottle>());
+
+const fn command(name: &'static CStr, entry: EntryPoint) -> Command {
     Command {
         name,
-        entry: EntryPoint::to::<Decide<Throttle>>(),
+        entry,
         flags: c"write deny-oom fast",
         access: Access::ReadAndUpdate,
         keys: Keys::First,

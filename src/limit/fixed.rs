@@ -189,7 +189,7 @@ pub fn decide(
     }
     let after = after(before)?;
     let status = after.status(retry, detail, now);
-    Ok(Decision { status, count: after.value, ttl: after.ttl(now), each, counted })
+    Ok(Decision { status, count: after.value, ttl: after.ttl(now), each, counted, turn: None })
 }
 
 #[cfg(test)]
@@ -210,7 +210,7 @@ mod tests {
     fn request(quotas: &[(i64, i64)], cost: i64) -> Request {
         let mut list = Quotas::of(quota(quotas[0].0, quotas[0].1));
         quotas[1..].iter().for_each(|&(millis, limit)| list.push(quota(millis, limit)).unwrap());
-        Request { quotas: list, cost: Cost::new(cost).unwrap(), force: false, held: false }
+        Request { quotas: list, cost: Cost::new(cost).unwrap(), force: false, held: false, within: None }
     }
 
     /// Decides over these counters, one a quota: values and expiries.

@@ -65,7 +65,7 @@ pub fn decide(
         _ => Waits { next: until(fewer), reset: until(0).unwrap_or(-1) },
     });
     let status = Status { limit: limit.requests(), used, window: lease.millis(), retry, waits };
-    Decision { status, count: used, ttl: lease.seconds(), each: Vec::new(), counted }
+    Decision { status, count: used, ttl: lease.seconds(), each: Vec::new(), counted, turn: None }
 }
 
 /// As [`Leases::end_of`] once the holder's lease, which ends at `own` now, ends at `new`.

@@ -10,9 +10,10 @@ pub mod fixed;
 pub mod lease;
 pub mod sliding;
 pub mod throttle;
+pub mod turn;
 mod units;
 
-pub use units::{Cost, Limit, Micros, Quota, Quotas, Refusal, Request, Time, Window, seconds};
+pub use units::{Cost, Limit, Micros, Quota, Quotas, Refusal, Request, Time, Turn, Window, seconds};
 
 /// The answer to a request.
 ///
@@ -31,6 +32,8 @@ pub struct Decision {
     pub each: Vec<Status>,
     /// Whether the request is counted.
     pub counted: bool,
+    /// When it is, if it may wait for its turn: now if it is denied.
+    pub turn: Option<Turn>,
 }
 
 impl Decision {
@@ -79,6 +82,13 @@ pub struct Waits {
     pub next: Option<i64>,
     /// Until the whole quota is free.
     pub reset: i64,
+}
+
+impl Waits {
+    /// The same from this number of milliseconds earlier.
+    fn after(self, millis: i64) -> Self {
+        Self { next: self.next.map(|next| next.saturating_add(millis)), reset: self.reset.saturating_add(millis) }
+    }
 }
 
 /// When the same request is allowed, without other traffic. Later is greater.

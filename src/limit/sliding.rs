@@ -15,38 +15,47 @@
 //!
 //! Two things are added to the scripts' rule:
 //!
-//! * An entry more than one window ahead of the clock was written by another clock, or by this one before it was
-//!   stepped back. It does not count, or it would deny requests until the clock has caught up with it. An entry ahead
-//!   by more than the longest window is removed like an expired one; a shorter window begins to count an entry once the
-//!   clock is less than that window behind it.
+//! * An entry more than one window ahead of the clock does not count: it is a turn that somebody waits for
+//!   ([`super::turn`]), or was written by another clock, or by this one before it was stepped back. A window begins to count it
+//!   once the clock is less than that window behind it. An entry ahead by more than the longest window and by more than the
+//!   longest wait for a turn is removed like an expired one.
 //! * The expiry of the key is written only when it matters, since each write of it travels to replicas and the AOF.
 
 use std::cell::Cell;
 use std::iter;
 
-use super::{Decision, Detail, Quota, Refund, Request, Retry, Status, Time, Verdict, Waits, Window};
+use super::{Decision, Detail, Quota, Refund, Request, Retry, Status, Time, Turn, Verdict, Waits, Window};
 
-/// The stamps that count at a given time: those later than `expired` and not later than `latest`.
+/// The stamps of a log at a given time: those later than `expired` count if they are not later than `latest`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     /// The latest stamp that has expired.
     pub expired: Time,
-    /// The latest stamp that counts. A later one was written by a clock that was ahead.
+    /// The latest stamp that counts.
     pub latest: Time,
+    /// The latest stamp that is kept. A later one was written by a clock that was ahead.
+    pub kept: Time,
 }
 
 impl Span {
     pub fn at(now: Time, window: Window) -> Self {
-        Self { expired: now.minus(window), latest: now.plus(window) }
+        let latest = now.plus(window);
+        Self { expired: now.minus(window), latest, kept: latest.max(now.plus_millis(Turn::LONGEST_WAIT)) }
     }
 }
 
-/// A log at the time of a request. All methods are about the units that count at that time for the longest window.
+/// A log at the time of a request. All methods are about the units that are kept at that time for the longest window.
 pub trait History {
     /// Why a question has no answer.
     type Error;
 
     fn units(&self) -> i64;
+
+    /// Units so far ahead that the longest window does not count them yet.
+    fn beyond(&self) -> i64;
+
+    /// The first time at which turns for this number of units may be added to those that are waited for.
+    fn place_from(&self, units: i64) -> Result<Time, Self::Error>;
 
     /// Units stamped later than a time, without the permanent ones.
     fn stamped_after(&self, time: Time) -> Result<i64, Self::Error>;
@@ -78,38 +87,7 @@ pub fn decide<H: History>(
     lookups: &Cell<usize>,
     now: Time,
 ) -> Result<Decision, H::Error> {
-    let charged = if may_count { request.cost.units() } else { 0 };
-    let mut search = Search::new(log, request, lookups, now);
-    if request.force {
-        search.added = charged;
-    }
-    let mut binding = match request.quotas.single() {
-        // No other wait is compared with this one, so it is computed only if the reply shows it.
-        Some(quota) => search.verdict(quota, detail > Detail::Short)?,
-        None => search.binding(detail > Detail::Allowed)?,
-    };
-    match binding.retry {
-        Retry::Now => search.added = charged,
-        // By then another quota may have no room: units ahead of the clock begin to count, and forced units count in all of
-        // them.
-        Retry::After(wait) if search.may_begin || (search.added > 0 && request.quotas.len() > 1) => {
-            binding.retry = search.retry_in_all(wait)?;
-        }
-        Retry::After(_) | Retry::Never => {}
-    }
-    let mut each = Vec::new();
-    if detail == Detail::Each {
-        for quota in request.quotas.iter() {
-            each.push(search.status(search.verdict(quota, true)?, true)?);
-        }
-    }
-    Ok(Decision {
-        status: search.status(binding, detail == Detail::Full)?,
-        count: binding.used,
-        ttl: binding.quota.window.seconds(),
-        each,
-        counted: search.added > 0,
-    })
+    Search::new(log, request, lookups, now).decide(detail, may_count)
 }
 
 /// The reply to a refund that takes `taken` units out of a log: the newest ones, or units stamped at the time `at`.
@@ -123,34 +101,104 @@ pub fn refund<H: History>(
     let quota = request.quotas.first();
     let lookups = Cell::new(0);
     let used = Search { may_begin: true, ..Search::new(log, request, &lookups, now) }.used(quota)?;
-    let Span { expired, latest } = Span::at(now, quota.window);
+    let Span { expired, latest, .. } = Span::at(now, quota.window);
     let gone = match at {
         Some(at) if expired < at && at <= latest => taken,
         Some(_) => 0,
-        // Of the units taken, those that are in this window. Permanent ones are in it and stay.
+        None if quota.window == request.quotas.longest() => taken,
+        // Of the units taken, which are not later than now, those that are in this window. Permanent ones are in it and stay.
         None => {
-            let stamped = used.saturating_sub(log.permanent()).max(0);
-            taken.saturating_sub(log.stamped_after(latest)?).clamp(0, stamped)
+            let later = log.stamped_after(now)?.saturating_sub(log.stamped_after(latest)?);
+            let stamped = used.saturating_sub(log.permanent()).saturating_sub(later).max(0);
+            taken.min(stamped)
         }
     };
     Ok(Refund { units: taken, count: used.saturating_sub(gone), ttl: quota.window.seconds() })
 }
 
 /// A search for the ends of waits.
-struct Search<'a, H> {
+pub(super) struct Search<'a, H> {
     log: &'a H,
     request: &'a Request,
     lookups: &'a Cell<usize>,
+    /// The time that is decided for: that of the call, or a turn.
     now: Time,
+    is_turn: bool,
     /// Units that the request adds to the log, which are not in it yet.
     added: i64,
-    /// Whether units ahead of the clock may begin to count: there are several windows, and entries later than now.
+    /// Whether units ahead of the clock may begin to count: some are further ahead than the window, or later than now if there are
+    /// several windows.
     may_begin: bool,
+    /// How many rounds a search takes for units that may begin to count.
+    most_rounds: usize,
 }
 
+/// For a request that may wait. A queue can be thousands of windows long: what is not found in so many rounds, which are about as many
+/// windows, stays unused.
+const ROUNDS_OF_A_QUEUE: usize = 6;
+
 impl<'a, H: History> Search<'a, H> {
-    fn new(log: &'a H, request: &'a Request, lookups: &'a Cell<usize>, now: Time) -> Self {
-        Self { log, request, lookups, now, added: 0, may_begin: false }
+    pub(super) fn new(log: &'a H, request: &'a Request, lookups: &'a Cell<usize>, now: Time) -> Self {
+        let may_begin = log.beyond() > 0;
+        Self { log, request, lookups, now, is_turn: false, added: 0, may_begin, most_rounds: usize::MAX }
+    }
+
+    /// For a request that may wait.
+    pub(super) fn waiting(self) -> Self {
+        Self { most_rounds: ROUNDS_OF_A_QUEUE, ..self }
+    }
+
+    /// For a turn: a later time than that of the call.
+    pub(super) fn for_turn(self, turn: Time) -> Result<Self, H::Error> {
+        Ok(Self { now: turn, is_turn: true, may_begin: self.log.stamped_after(turn)? > 0, ..self })
+    }
+
+    pub(super) fn decide(mut self, detail: Detail, may_count: bool) -> Result<Decision, H::Error> {
+        let request = self.request;
+        let charged = if may_count { request.cost.units() } else { 0 };
+        if request.force {
+            self.added = charged;
+        }
+        let mut binding = match request.quotas.single() {
+            // No other wait is compared with this one, so it is computed only if the reply shows it.
+            Some(quota) => self.verdict(quota, detail > Detail::Short)?,
+            None => self.binding(detail > Detail::Allowed)?,
+        };
+        match binding.retry {
+            Retry::Now => self.added = charged,
+            // By then another quota may have no room: units ahead of the clock begin to count, and forced units count in all of
+            // them.
+            Retry::After(wait) if request.quotas.len() > 1 && (self.may_begin || self.added > 0) => {
+                binding.retry = self.retry_in_all(wait)?;
+            }
+            Retry::After(_) | Retry::Never => {}
+        }
+        let mut each = Vec::new();
+        if detail == Detail::Each {
+            for quota in request.quotas.iter() {
+                each.push(self.status(self.verdict(quota, true)?, true)?);
+            }
+        }
+        Ok(Decision {
+            status: self.status(binding, detail == Detail::Full)?,
+            count: binding.used,
+            ttl: binding.quota.window.seconds(),
+            each,
+            counted: self.added > 0,
+            turn: None,
+        })
+    }
+
+    /// The first time, not before `from`, at which the request fits into all quotas: as far as it is looked for, see
+    /// [`Self::room_at`]. `None` if it never does.
+    pub(super) fn first_room(mut self, from: Time) -> Result<Option<Time>, H::Error> {
+        self.may_begin = self.log.stamped_after(from)? > 0;
+        let leftover = |quota: Quota| Some((quota.window, self.leftover(self.room_for_others(quota))?));
+        let leftovers = self.request.quotas.iter().map(leftover);
+        if leftovers.clone().any(|leftover| leftover.is_none()) {
+            return Ok(None);
+        }
+        self.room_at(leftovers.flatten(), from).map(Some)
     }
 
     /// The verdict of the quota that binds.
@@ -179,8 +227,8 @@ impl<'a, H: History> Search<'a, H> {
 
     /// Units in the window of a quota.
     fn used(&self, quota: Quota) -> Result<i64, H::Error> {
-        if quota.window == self.request.quotas.longest() {
-            return Ok(self.log.units());
+        if quota.window == self.request.quotas.longest() && !self.is_turn {
+            return Ok(self.log.units().saturating_sub(self.log.beyond()));
         }
         let later = self.log.later_than(self.now.minus(quota.window))?;
         let ahead = if self.may_begin { self.log.stamped_after(self.now.plus(quota.window))? } else { 0 };
@@ -243,12 +291,12 @@ impl<'a, H: History> Search<'a, H> {
     /// Ranks count from the newest unit, so the unit whose rank is the number that may be left is the last that has to
     /// expire. Units ahead of the window are newer, too, but do not count yet. Some of them may begin to count before that
     /// unit has expired; then more have to expire, which takes another round. Each round takes its windows from what the call may
-    /// still look up. If too few are left, the last round counts all units ahead.
+    /// still look up. If too few are left, the last round counts all units ahead: it finds the end of the queue, and no gap before it.
     fn room_at(&self, leftovers: impl Iterator<Item = (Window, i64)> + Clone, from: Time) -> Result<Time, H::Error> {
-        let mut at = from;
+        let (mut at, mut rounds) = (from, 0..self.most_rounds);
         loop {
             let begun = at;
-            let is_exact = self.may_begin && self.take_lookups(leftovers.clone().count());
+            let is_exact = self.may_begin && rounds.next().is_some() && self.take_lookups(leftovers.clone().count());
             for (window, leftover) in leftovers.clone() {
                 let ahead = if is_exact { self.log.stamped_after(at.plus(window))? } else { 0 };
                 if let Some(stamp) = self.stamp_of(leftover.saturating_add(ahead))? {
@@ -284,19 +332,30 @@ impl<'a, H: History> Search<'a, H> {
 /// The expiry of a key lags by less than this many milliseconds, and by less than a tenth of its window.
 const LONGEST_LAG: i64 = 1000;
 
-/// The expiry to set for the key of a log in which something counts, or `None` if the current one is good enough.
+/// The expiry to set for the key of a log in which something is kept, or `None` if the current one is good enough.
 ///
 /// A log is of no use once its newest entry has expired. It is kept for two of its longest windows, as the scripts keep
-/// it, which leaves room for clocks that differ and for the lag.
-pub fn renewed_expiry(current: Option<Time>, now: Time, window: Window) -> Option<Time> {
+/// it, which leaves room for clocks that differ and for the lag. `newest`: the newest stamp if that may be ahead by more than the window,
+/// or is a turn. Nothing shortens the life of a log with entries ahead of the clock; `any_ahead` tells whether there are any.
+pub fn renewed_expiry(
+    current: Option<Time>,
+    now: Time,
+    window: Window,
+    newest: Option<Time>,
+    any_ahead: impl FnOnce() -> bool,
+) -> Option<Time> {
     let wanted = now.plus(window).plus(window);
+    let least = newest.map_or(now, |newest| newest.plus(window));
     let longest_lag = window.millis().div_euclid(10).clamp(1, LONGEST_LAG);
-    let is_good = current.is_some_and(|current| (0..longest_lag).contains(&wanted.since(current)));
-    (!is_good).then_some(wanted)
+    let is_good = current.is_some_and(|current| {
+        let lag = wanted.since(current);
+        lag < longest_lag && current >= least && (lag >= 0 || newest.is_some() || any_ahead())
+    });
+    (!is_good).then_some(wanted.max(least))
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::{Cost, Limit, Quotas};
     use super::*;
     use proptest::prelude::*;
@@ -311,8 +370,8 @@ mod tests {
     impl Naive {
         fn request(&mut self, now: i64) -> (bool, i64) {
             let window = self.window;
-            self.stamps.retain(|&stamp| stamp > now - window && stamp <= now + window);
-            let count = self.stamps.len() as i64;
+            self.stamps.retain(|&stamp| stamp > now - window && stamp <= now + window.max(Turn::LONGEST_WAIT));
+            let count = self.stamps.iter().filter(|&&stamp| stamp <= now + window).count() as i64;
             if count < self.limit {
                 self.stamps.push(now);
             }
@@ -322,9 +381,10 @@ mod tests {
 
     /// The rules of this file around a plain list.
     #[derive(Clone)]
-    struct Ruled {
-        stamps: Vec<Time>,
-        request: Request,
+    pub(crate) struct Ruled {
+        pub stamps: Vec<Time>,
+        pub request: Request,
+        now: Time,
     }
 
     impl Ruled {
@@ -332,15 +392,22 @@ mod tests {
             Self::by(Quotas::of(Quota::of(window, Limit::new(limit).unwrap())))
         }
 
-        fn by(quotas: Quotas) -> Self {
-            Self { stamps: vec![], request: Request { quotas, cost: Cost::ONE, force: false, held: false } }
+        pub fn by(quotas: Quotas) -> Self {
+            let request = Request { quotas, cost: Cost::ONE, force: false, held: false, within: None };
+            Self { stamps: vec![], request, now: Time::from_millis(0) }
+        }
+
+        /// Drops what is not kept at a time.
+        pub fn prune(&mut self, now: Time) {
+            let span = Span::at(now, self.request.quotas.longest());
+            self.stamps.retain(|&stamp| stamp > span.expired && stamp <= span.kept);
+            self.stamps.sort();
+            self.now = now;
         }
 
         /// What a request would be answered, as far as the log is concerned.
         fn peek(&mut self, now: Time) -> Decision {
-            let span = Span::at(now, self.request.quotas.longest());
-            self.stamps.retain(|&stamp| stamp > span.expired && stamp <= span.latest);
-            self.stamps.sort();
+            self.prune(now);
             let request = self.request.clone();
             decide(self, &request, Detail::Full, true, &Cell::new(1024), now).unwrap()
         }
@@ -373,6 +440,16 @@ mod tests {
             self.stamps.len() as i64
         }
 
+        fn beyond(&self) -> i64 {
+            let Ok(beyond) = self.stamped_after(self.now.plus(self.request.quotas.longest()));
+            beyond
+        }
+
+        /// So many may wait.
+        fn place_from(&self, units: i64) -> Result<Time, Self::Error> {
+            Ok(self.now.max(self.stamp_of(40 - units)?.unwrap_or(self.now)))
+        }
+
         fn stamped_after(&self, time: Time) -> Result<i64, Self::Error> {
             Ok(self.stamps.iter().filter(|&&stamp| stamp > time).count() as i64)
         }
@@ -383,7 +460,7 @@ mod tests {
     }
 
     /// Some quotas with windows in increasing order, short enough that time runs through all of them.
-    fn quotas() -> impl Strategy<Value = Quotas> {
+    pub(crate) fn quotas() -> impl Strategy<Value = Quotas> {
         proptest::collection::btree_map(1i64..600, 0i64..12, 1..5).prop_map(quotas_of)
     }
 
@@ -396,7 +473,7 @@ mod tests {
     }
 
     /// From a call to the next one. The clock may be stepped back.
-    fn step() -> impl Strategy<Value = i64> {
+    pub(crate) fn step() -> impl Strategy<Value = i64> {
         prop_oneof![7 => 0i64..60, 1 => -700i64..0]
     }
 
@@ -454,7 +531,7 @@ mod tests {
             for (step, cost) in steps {
                 now += step;
                 let longest = ruled.request.quotas.longest().millis();
-                passed.retain(|(at, _)| (now - longest + 1..=now + longest).contains(at));
+                passed.retain(|(at, _)| (now - longest + 1..=now + longest.max(Turn::LONGEST_WAIT)).contains(at));
                 let standings: Vec<(bool, i64, i64)> = ruled.request.quotas.iter().map(|quota| {
                     let window = quota.window.millis();
                     let recent = passed.iter().filter(|(at, _)| (now - window + 1..=now + window).contains(at));
@@ -575,7 +652,7 @@ mod tests {
             let mut left = ruled.stamps.clone();
             let mut taken = 0;
             while taken < cost
-                && let Some(index) = left.iter().rposition(|&stamp| at.is_none_or(|at| stamp == at))
+                && let Some(index) = left.iter().rposition(|&stamp| at.map_or(stamp.millis() <= now, |at| stamp == at))
             {
                 left.remove(index);
                 taken += 1;
@@ -625,7 +702,7 @@ mod tests {
             let (mut now, mut expiry) = (1_700_000_000_000, None);
             for step in steps {
                 now += step;
-                expiry = renewed_expiry(expiry, Time::from_millis(now), window).or(expiry);
+                expiry = renewed_expiry(expiry, Time::from_millis(now), window, None, || false).or(expiry);
                 let lag = now + 2 * millis - expiry.unwrap().millis();
                 prop_assert!((0..=1000).contains(&lag) && lag <= millis / 10);
             }
@@ -677,6 +754,14 @@ mod tests {
                 4
             }
 
+            fn beyond(&self) -> i64 {
+                0
+            }
+
+            fn place_from(&self, _: i64) -> Result<Time, Self::Error> {
+                unreachable!("nobody waits")
+            }
+
             fn stamped_after(&self, _: Time) -> Result<i64, Self::Error> {
                 Ok(2)
             }
@@ -706,22 +791,28 @@ mod tests {
         let minute = window(60_000);
         let now = Time::from_millis(1_000_000);
         let exact = Time::from_millis(1_120_000);
-        assert_eq!(renewed_expiry(None, now, minute), Some(exact));
-        assert_eq!(renewed_expiry(Some(exact), now, minute), None);
-        assert_eq!(renewed_expiry(Some(Time::from_millis(1_119_001)), now, minute), None);
-        assert_eq!(renewed_expiry(Some(Time::from_millis(1_119_000)), now, minute), Some(exact));
+        assert_eq!(renewed_expiry(None, now, minute, None, || false), Some(exact));
+        assert_eq!(renewed_expiry(Some(exact), now, minute, None, || false), None);
+        assert_eq!(renewed_expiry(Some(Time::from_millis(1_119_001)), now, minute, None, || false), None);
+        assert_eq!(renewed_expiry(Some(Time::from_millis(1_119_000)), now, minute, None, || false), Some(exact));
         // An expiry that lies too late comes from a longer window or another clock.
-        assert_eq!(renewed_expiry(Some(Time::from_millis(1_120_001)), now, minute), Some(exact));
+        assert_eq!(renewed_expiry(Some(Time::from_millis(1_120_001)), now, minute, None, || false), Some(exact));
     }
 
     #[test]
     fn a_short_window_allows_a_tenth_of_itself() {
         let (short, now) = (window(100), Time::from_millis(1_000));
-        assert_eq!(renewed_expiry(Some(Time::from_millis(1_191)), now, short), None);
-        assert_eq!(renewed_expiry(Some(Time::from_millis(1_190)), now, short), Some(Time::from_millis(1_200)));
+        assert_eq!(renewed_expiry(Some(Time::from_millis(1_191)), now, short, None, || false), None);
+        assert_eq!(
+            renewed_expiry(Some(Time::from_millis(1_190)), now, short, None, || false),
+            Some(Time::from_millis(1_200))
+        );
         let shortest = window(1);
-        assert_eq!(renewed_expiry(Some(Time::from_millis(1_002)), now, shortest), None);
-        assert_eq!(renewed_expiry(Some(Time::from_millis(1_001)), now, shortest), Some(Time::from_millis(1_002)));
+        assert_eq!(renewed_expiry(Some(Time::from_millis(1_002)), now, shortest, None, || false), None);
+        assert_eq!(
+            renewed_expiry(Some(Time::from_millis(1_001)), now, shortest, None, || false),
+            Some(Time::from_millis(1_002))
+        );
     }
 
     /// A log that counts what is asked of it.
@@ -735,6 +826,14 @@ mod tests {
 
         fn units(&self) -> i64 {
             self.log.units()
+        }
+
+        fn beyond(&self) -> i64 {
+            self.log.beyond()
+        }
+
+        fn place_from(&self, units: i64) -> Result<Time, Self::Error> {
+            self.log.place_from(units)
         }
 
         fn stamped_after(&self, time: Time) -> Result<i64, Self::Error> {

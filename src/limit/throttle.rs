@@ -11,11 +11,14 @@
 //! The algorithm is from ATM networks: ITU-T I.371, and "Traffic Management Specification 4.1" of the ATM Forum (1999),
 //! section 4.4.2. Arguments, figures and the stored form are those of redis-cell, so that its keys carry on.
 //!
+//! A request that may wait is counted when it fits after that wait: the TAT moves on from where it stands. Its turn is the time at which
+//! the TAT, with the request, is no further ahead than the tolerance.
+//!
 //! Times here are nanoseconds: at a million requests a second the interval is a microsecond. They are replied in
 //! milliseconds, rounded up, so that a client that waits is let in.
 
 use super::units::{divided_up, seconds};
-use super::{Decision, Micros, Refund, Retry, Status, Time, Waits};
+use super::{Decision, Micros, Refund, Retry, Status, Time, Turn, Waits};
 
 const SECOND: i64 = 1_000_000_000;
 const MILLISECOND: i64 = 1_000_000;
@@ -105,35 +108,53 @@ impl Arrival {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BeyondTime;
 
-/// Decides on a request of `quantity` units, at least 0. If it is counted, the TAT moves to [`after`]. `may_count`: whether the call is
-/// one that counts.
+/// A request of a number of units, at least 0. `within`: for how many milliseconds it may wait for its turn, if it may.
+#[derive(Debug, Clone, Copy)]
+pub struct Quantity {
+    pub units: i64,
+    pub within: Option<i64>,
+}
+
+/// Decides on a request. If it is counted, the TAT moves to [`after`]. `may_count`: whether the call is one that counts.
 pub fn decide(
     stored: Option<Arrival>,
     rate: Rate,
-    quantity: i64,
+    quantity: Quantity,
     may_count: bool,
     now: Micros,
 ) -> Result<Decision, BeyondTime> {
-    let debt = debt(stored, now.nanos().ok_or(BeyondTime)?);
+    let Quantity { units, within } = quantity;
+    let nanos = now.nanos().ok_or(BeyondTime)?;
+    let debt = debt(stored, nanos);
     // What does not fit into the whole burst never will.
-    let increment = rate.interval.checked_mul(quantity).filter(|&increment| increment <= rate.tolerance);
-    let retry = match increment {
+    let increment = rate.interval.checked_mul(units).filter(|&increment| increment <= rate.tolerance);
+    // What is added to the debt is zero or less, so that no sum leaves the range.
+    let wait = increment.map(|increment| debt.saturating_add(increment.saturating_sub(rate.tolerance)).max(0));
+    // A check waits for nothing.
+    let most = within.filter(|_| units > 0).unwrap_or(0);
+    let retry = match wait.map(|wait| millis(wait).saturating_sub(most)) {
         None => Retry::Never,
-        // What is added to the debt is zero or less, so that no sum leaves the range.
-        Some(increment) => match debt.saturating_add(increment.saturating_sub(rate.tolerance)) {
-            wait if wait > 0 => Retry::after(millis(wait)),
-            _ => Retry::Now,
-        },
+        Some(..=0) => Retry::Now,
+        Some(late) => Retry::After(late),
     };
     let allowed = retry == Retry::Now;
     if allowed {
-        after(stored, rate, quantity, now)?; // Refused, counted or not, where the TAT would lie beyond time.
+        after(stored, rate, units, now)?; // Refused, counted or not, where the TAT would lie beyond time.
     }
-    let counted = allowed && quantity > 0 && may_count;
+    let wait = wait.filter(|_| allowed).unwrap_or(0);
+    let counted = allowed && units > 0 && may_count;
     let added = increment.filter(|_| counted).unwrap_or(0);
-    let status = rate.status(debt.saturating_add(added), retry);
+    let ahead = debt.saturating_add(added);
+    let mut status = rate.status(ahead, retry);
+    if wait > 0 {
+        status.used = rate.units(ahead.saturating_sub(wait)); // As of the turn.
+    }
     let ttl = status.waits.map_or(0, |waits| seconds(waits.reset));
-    Ok(Decision { status, count: status.used, ttl, each: Vec::new(), counted })
+    let turn = within.map(|_| match wait {
+        0 => Turn::now(now.time()),
+        _ => Turn { at: Time::from_millis(millis(nanos.saturating_add(wait))), wait: millis(wait) },
+    });
+    Ok(Decision { status, count: status.used, ttl, each: Vec::new(), counted, turn })
 }
 
 /// The TAT once a request of `quantity` units is counted.
@@ -149,14 +170,21 @@ fn debt(stored: Option<Arrival>, now: i64) -> i64 {
 }
 
 /// Moves the TAT back by `quantity` units, but not before now. Returns the TAT to store, if it moves, along with the reply.
+///
+/// While somebody waits, only the last turn can be taken back, by its time `at`: with any other one gone, the next caller would get the
+/// same turn as the last.
 pub fn refund(
     stored: Option<Arrival>,
     rate: Rate,
     quantity: i64,
+    at: Option<Time>,
     now: Micros,
 ) -> Result<(Refund, Option<Arrival>), BeyondTime> {
-    let now = now.nanos().ok_or(BeyondTime)?;
+    let (time, now) = (now.time(), now.nanos().ok_or(BeyondTime)?);
     let debt = debt(stored, now);
+    let wait = debt.saturating_sub(rate.tolerance);
+    let last = if wait > 0 { Time::from_millis(millis(now.saturating_add(wait))) } else { time };
+    let quantity = if at.unwrap_or(time).max(time) == last { quantity } else { 0 };
     let left = debt.saturating_sub(rate.interval.saturating_mul(quantity)).max(0);
     let count = rate.units(left);
     let refund = Refund { units: rate.units(debt).saturating_sub(count), count, ttl: seconds(millis(left)) };
@@ -171,7 +199,7 @@ mod tests {
     const NOW: i64 = 1_700_000_000_000_000; // Microseconds.
 
     fn decide_at(stored: Option<Arrival>, rate: Rate, quantity: i64, now: i64) -> Decision {
-        decide(stored, rate, quantity, true, Micros::from_micros(now)).unwrap()
+        decide(stored, rate, Quantity { units: quantity, within: None }, true, Micros::from_micros(now)).unwrap()
     }
 
     struct Throttle {
@@ -188,7 +216,7 @@ mod tests {
         /// `(allowed, limit, remaining, retry, reset)`, times in milliseconds; -1 where redis-cell has it.
         fn ask(&mut self, quantity: i64) -> (bool, i64, i64, i64, i64) {
             let now = Micros::from_micros(self.now);
-            let decision = decide(self.tat, self.rate, quantity, true, now).unwrap();
+            let decision = decide(self.tat, self.rate, Quantity { units: quantity, within: None }, true, now).unwrap();
             if decision.counted {
                 self.tat = Some(after(self.tat, self.rate, quantity, now).unwrap());
             }
@@ -247,7 +275,7 @@ mod tests {
         throttle.ask(3);
         let refunded = |throttle: &Throttle, quantity| {
             let (refund, tat) =
-                refund(throttle.tat, throttle.rate, quantity, Micros::from_micros(throttle.now)).unwrap();
+                refund(throttle.tat, throttle.rate, quantity, None, Micros::from_micros(throttle.now)).unwrap();
             (refund, tat.map(|tat| tat.nanos() / 1_000 - throttle.now))
         };
         assert_eq!(refunded(&throttle, 1), (Refund { units: 1, count: 2, ttl: 4 }, Some(4_000_000)));
@@ -338,11 +366,78 @@ mod tests {
         assert_eq!(Arrival::from_nanos(-1), None);
     }
 
+    /// The wait, and the time of the turn in nanoseconds since [`NOW`].
+    fn turn(throttle: &mut Throttle, units: i64, within: i64) -> Option<(i64, Turn)> {
+        let now = Micros::from_micros(throttle.now);
+        let quantity = Quantity { units, within: Some(within) };
+        let decision = decide(throttle.tat, throttle.rate, quantity, true, now).unwrap();
+        if !decision.counted {
+            return None;
+        }
+        let tat = after(throttle.tat, throttle.rate, units, now).unwrap();
+        throttle.tat = Some(tat);
+        Some((tat.nanos() - throttle.rate.tolerance - NOW * 1_000, decision.turn.unwrap()))
+    }
+
+    #[test]
+    fn turns_come_at_the_rate_to_the_nanosecond() {
+        let mut throttle = Throttle::new(0, 10_000, 1);
+        let turns: Vec<_> = (0..30_000).map(|_| turn(&mut throttle, 1, 5_000).unwrap()).collect();
+        let (last, Turn { at, wait }) = turns[29_999];
+        assert_eq!((last, at.millis() - NOW / 1_000, wait), (29_999 * 100_000, 3_000, 3_000));
+        assert!(turns.iter().all(|(nanos, turn)| turn.wait == divided_up(*nanos, MILLISECOND)));
+        // Whoever does not wait for so long is told when a turn is near enough, and without waiting when there is room.
+        let ask = |throttle: &Throttle, within| {
+            let quantity = Quantity { units: 1, within };
+            let decision = decide(throttle.tat, throttle.rate, quantity, true, Micros::from_micros(throttle.now));
+            decision.unwrap().status.retry
+        };
+        assert_eq!(ask(&throttle, Some(500)), Retry::After(2_500));
+        assert_eq!(ask(&throttle, None), Retry::After(3_000));
+        assert_eq!(ask(throttle.wait(2_499), Some(500)), Retry::After(1));
+        assert_eq!(ask(throttle.wait(1), Some(500)), Retry::Now);
+    }
+
+    #[test]
+    fn only_the_last_turn_is_given_back() {
+        let mut throttle = Throttle::new(1, 10, 1); // Two at once, one every 100 ms.
+        let turns: Vec<i64> =
+            (0..5).map(|_| turn(&mut throttle, 1, 5_000).unwrap().1.at.millis() - NOW / 1_000).collect();
+        assert_eq!(turns, [0, 0, 100, 200, 300]);
+        let back = |throttle: &mut Throttle, at: Option<i64>| {
+            let at = at.map(|at| Time::from_millis(NOW / 1_000 + at));
+            let (refund, tat) = refund(throttle.tat, throttle.rate, 1, at, Micros::from_micros(throttle.now)).unwrap();
+            throttle.tat = tat.or(throttle.tat);
+            refund.units
+        };
+        for at in [None, Some(0), Some(100), Some(200), Some(301), Some(-50)] {
+            assert_eq!(back(&mut throttle, at), 0, "{at:?}");
+        }
+        assert_eq!([300, 300, 200].map(|at| back(&mut throttle, Some(at))), [1, 0, 1]);
+        assert_eq!(turn(&mut throttle, 1, 5_000).unwrap().1.at.millis() - NOW / 1_000, 200);
+        // Once nobody waits, requests are given back as ever, but none of a time to come.
+        throttle.wait(200);
+        assert_eq!([Some(201), Some(200), Some(0), None].map(|at| back(&mut throttle, at)), [0, 1, 1, 0]);
+    }
+
+    #[test]
+    fn a_check_waits_for_nothing() {
+        let mut throttle = Throttle::new(0, 10, 1);
+        throttle.ask(1);
+        assert_eq!(turn(&mut throttle, 0, 5_000), None);
+        let quantity = Quantity { units: 0, within: Some(5_000) };
+        let decision = decide(throttle.tat, throttle.rate, quantity, true, Micros::from_micros(NOW)).unwrap();
+        assert_eq!((decision.allowed(), decision.turn.unwrap().wait), (true, 0));
+        turn(&mut throttle, 1, 5_000).unwrap();
+        let decision = decide(throttle.tat, throttle.rate, quantity, true, Micros::from_micros(NOW)).unwrap();
+        assert_eq!((decision.allowed(), decision.status.retry), (false, Retry::After(100)));
+    }
+
     #[test]
     fn after_the_end_of_time_nothing_is_allowed() {
         let last = i64::MAX / 1000;
         let rate = Rate::new(4, 1, 60).unwrap();
-        let at = |now, quantity| decide(None, rate, quantity, true, Micros::from_micros(now));
+        let at = |now, units| decide(None, rate, Quantity { units, within: None }, true, Micros::from_micros(now));
         assert_eq!(at(last + 1, 1), Err(BeyondTime));
         assert_eq!(at(last + 1, 0), Err(BeyondTime));
         assert_eq!(at(last, 1), Err(BeyondTime), "the TAT would lie after it");
@@ -428,10 +523,14 @@ mod tests {
             count in 1i64..=i64::MAX,
             period in 1i64..=i64::MAX,
             quantity in 0i64..=i64::MAX,
+            within in proptest::option::of(0i64..=Turn::LONGEST_WAIT),
             now in 0i64..=i64::MAX,
         ) {
             if let Ok(rate) = Rate::new(max_burst, count, period) {
-                let _ = decide(stored.and_then(Arrival::from_nanos), rate, quantity, true, Micros::from_micros(now));
+                let quantity = Quantity { units: quantity, within };
+                let (stored, now) = (stored.and_then(Arrival::from_nanos), Micros::from_micros(now));
+                let _ = decide(stored, rate, quantity, true, now);
+                let _ = refund(stored, rate, quantity.units, within.map(Time::from_millis), now);
             }
         }
     }

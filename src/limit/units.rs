@@ -259,12 +259,31 @@ pub struct Request {
     pub force: bool,
     /// Whether it is settled later. It is counted if it is allowed or forced, and never because a denial counts.
     pub held: bool,
+    /// For how many milliseconds it may wait for its turn, if it may.
+    pub within: Option<i64>,
 }
 
 impl Request {
     /// The same request of another cost, which is not held.
     pub fn charging(&self, cost: Cost, force: bool) -> Self {
-        Self { quotas: self.quotas.clone(), cost, force, held: false }
+        Self { quotas: self.quotas.clone(), cost, force, held: false, within: None }
+    }
+}
+
+/// When a request is counted that may wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Turn {
+    pub at: Time,
+    /// The milliseconds until then, 0 for now.
+    pub wait: i64,
+}
+
+impl Turn {
+    /// The longest wait, which is also how far ahead of the clock a log keeps what it holds: an hour.
+    pub const LONGEST_WAIT: i64 = 3_600_000;
+
+    pub const fn now(now: Time) -> Self {
+        Self { at: now, wait: 0 }
     }
 }
 

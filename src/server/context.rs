@@ -77,10 +77,10 @@ impl Context {
     }
 
     /// A map of names to integers; over RESP2 an array of names and integers in turn.
-    pub fn reply_map<const N: usize>(&self, entries: [(&str, i64); N]) {
+    pub fn reply_map(&self, entries: &[(&str, i64)]) {
         // SAFETY: the context is alive, and exactly as many pairs follow as the map announces.
-        unsafe { call!(RedisModule_ReplyWithMap(self.as_ptr(), N as libc::c_long)) };
-        for (name, integer) in entries {
+        unsafe { call!(RedisModule_ReplyWithMap(self.as_ptr(), entries.len() as libc::c_long)) };
+        for &(name, integer) in entries {
             self.reply_string(name.as_bytes());
             self.reply_integer(integer);
         }

@@ -213,8 +213,8 @@ impl<'a, M: Mode> State<'a, M> for Counters<'a, M> {
         Ok(fixed::decide(self.first.counter, self.others(), &self.rule.request, detail, may_count, self.now)?)
     }
 
-    fn plan(&self, counted: bool, _budget: &Budget) -> Result<Plan, Error> {
-        if !counted {
+    fn plan(&self, decision: &Decision, _budget: &Budget) -> Result<Plan, Error> {
+        if !decision.counted {
             return Ok(self.set_missing_expiry());
         }
         let mut plan = Plan { keys: SmallVec::with_capacity(self.keys.len()) };

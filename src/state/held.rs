@@ -331,6 +331,11 @@ impl<'a, S, M: Mode> Holding<'a, S, M> {
 }
 
 impl<S, M: Mode> Holding<'_, S, M> {
+    /// Without the holds.
+    pub fn state(&self) -> &S {
+        &self.state
+    }
+
     /// Leaves out of what was read what [`give_back`] would give back. `leave_out` gets the rule by which that is taken back, and
     /// the time at which it was counted.
     pub fn leave_out_ended<R: Holdable>(
@@ -381,16 +386,16 @@ impl<'a, S: State<'a, M>, M: Mode> State<'a, M> for Holding<'a, S, M> {
         self.state.decide(detail, may_count, budget)
     }
 
-    fn plan(&self, counted: bool, budget: &Budget) -> Result<Plan, Error> {
-        let Some((held, request)) = self.held.as_deref() else { return self.state.plan(counted, budget) };
-        let mut plan = self.state.plan(counted, budget)?;
-        let is_held = counted || held.own().is_some();
+    fn plan(&self, decision: &Decision, budget: &Budget) -> Result<Plan, Error> {
+        let Some((held, request)) = self.held.as_deref() else { return self.state.plan(decision, budget) };
+        let mut plan = self.state.plan(decision, budget)?;
+        let is_held = decision.counted || held.own().is_some();
         plan.keys.push(if is_held { held.hold(request)? } else { Changes::new() });
         Ok(plan)
     }
 
-    fn check_room(&self) -> Result<(), Error> {
-        self.state.check_room()?;
+    fn check_room(&self, decision: &Decision) -> Result<(), Error> {
+        self.state.check_room(decision)?;
         self.held.as_deref().map_or(Ok(()), |(held, _)| held.check_room())
     }
 
@@ -513,7 +518,7 @@ pub fn settle<R: Holdable>(
         let (mut plan, mut left) = (Plan::default(), None);
         if difference > 0 {
             let decision = state.decide(Detail::Allowed, true, &budget)?;
-            plan = state.plan(decision.counted, &budget)?;
+            plan = state.plan(&decision, &budget)?;
         } else if difference < 0 {
             let (refund, changes) = state.refund(Some(at), &budget)?;
             (plan, left) = (changes, Some(refund));

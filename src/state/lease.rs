@@ -162,9 +162,10 @@ impl<'a, M: Mode> State<'a, M> for LeaseRequest<'a, M> {
         Ok(lease::decide(self, self.rule.limit, self.rule.lease, detail, may_count, self.leases.now))
     }
 
-    fn plan(&self, counted: bool, budget: &Budget) -> Result<Plan, Error> {
+    fn plan(&self, decision: &Decision, budget: &Budget) -> Result<Plan, Error> {
         // A lease that already ends at that time stays as it is.
-        let end = Some(self.leases.now.plus(self.rule.lease)).filter(|&end| counted && self.own != Some(End::At(end)));
+        let end = Some(self.leases.now.plus(self.rule.lease));
+        let end = end.filter(|&end| decision.counted && self.own != Some(End::At(end)));
         let holder = [self.rule.holder.as_str().retain()];
         let expire = match end {
             None if !self.leases.lacks_expiry() => None,

@@ -25,7 +25,7 @@ pub use held::{Ended, Hold, Holdable, Settlement, settle};
 pub use lease::{Lease, LeaseSet};
 pub use plan::{OpenKeys, Plan};
 pub use reset::reset;
-pub use sliding::{Sliding, Storage};
+pub use sliding::{Log, Sliding, Storage};
 pub use throttle::Throttle;
 
 use std::convert::Infallible;
@@ -81,11 +81,11 @@ pub trait State<'a, M: Mode>: Sized {
     /// Decides on a request. `may_count`: whether the call is one that counts it.
     fn decide(&self, detail: Detail, may_count: bool, budget: &Budget) -> Result<Decision, Error>;
 
-    /// What a request changes that was decided on, and counted or not. Everything else that can refuse it does so here.
-    fn plan(&self, counted: bool, budget: &Budget) -> Result<Plan, Error>;
+    /// What a request changes that was decided on. Everything else that can refuse it does so here.
+    fn plan(&self, decision: &Decision, budget: &Budget) -> Result<Plan, Error>;
 
     /// Refuses a request to be counted where a plan would, for RL.PEEK, which needs none.
-    fn check_room(&self) -> Result<(), Error> {
+    fn check_room(&self, _decision: &Decision) -> Result<(), Error> {
         Ok(())
     }
 

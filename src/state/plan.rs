@@ -23,10 +23,12 @@ static PXAT: StaticStr = StaticStr::new("PXAT");
 pub enum Change {
     /// `ZREMRANGEBYSCORE`, `ZREMRANGEBYRANK` or `UNLINK`: members of a sorted set that no longer count are removed.
     Prune(Rc<Stale>),
-    /// `ZADD` of this number of members with one score, under names that are new.
+    /// `ZADD` of this number of members with one score, under names that are new. `others`: how many of this score there are, if it is not
+    /// that of the call.
     ZaddNew {
         at: Time,
         count: i64,
+        others: Option<i64>,
     },
     /// `ZADD`: members get these scores.
     Zadd(SmallVec<[(Time, OwnedStr); 2]>),
@@ -140,7 +142,14 @@ impl<'p> AppliedKey<'p> {
     fn apply(&mut self, change: &Change, key: &mut Key<'_, Writable>) {
         match change {
             Change::Prune(stale) => stale.remove(key),
-            Change::ZaddNew { at, count } => self.added.extend((0..*count).map(|_| add_new(key, *at))),
+            Change::ZaddNew { at, count, others: None } => {
+                self.added.extend((0..*count).map(|_| add_new(key, *at, || next_suffix(*at))));
+            }
+            // Suffixes begin where those of this score end, or each would be tried in vain.
+            Change::ZaddNew { at, count, others: Some(others) } => {
+                let mut suffixes = others.unsigned_abs()..;
+                self.added.extend((0..*count).map(|_| add_new(key, *at, || suffixes.next().unwrap_or_default())));
+            }
             Change::Zadd(members) => members.iter().for_each(|(at, member)| key.put(score(*at), member.as_str())),
             Change::Zrem(members) => {
                 members.iter().for_each(|member| key.remove(member.as_str()));
@@ -239,9 +248,9 @@ impl<'p> AppliedKey<'p> {
 type Words<'a> = SmallVec<[Str<'a>; 5]>;
 
 /// Adds a member with this time as its score, under a name that is new.
-fn add_new(key: &mut Key<'_, Writable>, at: Time) -> OwnedStr {
+fn add_new(key: &mut Key<'_, Writable>, at: Time, mut suffix: impl FnMut() -> u64) -> OwnedStr {
     loop {
-        let member = OwnedStr::new(Digits::new().integer(at.millis()).text(b"-").base_36(next_suffix(at)).as_bytes());
+        let member = OwnedStr::new(Digits::new().integer(at.millis()).text(b"-").base_36(suffix()).as_bytes());
         if key.add_new(score(at), member.as_str()) {
             return member;
         }

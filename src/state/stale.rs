@@ -25,7 +25,7 @@ pub const BEFORE_EPOCH: ScoreRange = ScoreRange::below(f64::NEG_INFINITY, 0.0);
 pub struct Bounds {
     /// The latest that has expired.
     pub expired: Time,
-    /// The latest that counts, if there is such a bound. A later one was written by a clock that was ahead.
+    /// The latest that is kept, if there may be a later one, which was written by a clock that was ahead.
     pub latest: Option<Time>,
     /// Whether scores before the epoch count.
     pub before_epoch: bool,

@@ -3,7 +3,7 @@
 
 use super::plan::{Change, OpenKey};
 use super::{Budget, NOT_AN_INTEGER, OpenKeys, Plan, State, Stored, read_integer};
-use crate::limit::throttle::{self, Arrival, BeyondTime, Rate};
+use crate::limit::throttle::{self, Arrival, BeyondTime, Quantity, Rate};
 use crate::limit::{Decision, Detail, Micros, Refund, Time};
 use crate::server::{Call, Context, Error, Key, Kind, Mode};
 
@@ -18,8 +18,8 @@ impl From<BeyondTime> for Error {
 /// The rule of a steady rate.
 pub struct Throttle {
     pub rate: Rate,
-    /// The units of the request; 0 for a check.
-    pub quantity: i64,
+    /// No units for a check.
+    pub quantity: Quantity,
 }
 
 /// A key with an arrival time, or without one yet.
@@ -47,9 +47,10 @@ impl<'a, M: Mode> State<'a, M> for StoredArrival<'a, M> {
         Ok(throttle::decide(self.arrival, rate, quantity, may_count, self.now)?)
     }
 
-    fn plan(&self, counted: bool, _budget: &Budget) -> Result<Plan, Error> {
+    fn plan(&self, decision: &Decision, _budget: &Budget) -> Result<Plan, Error> {
         let Throttle { rate, quantity } = *self.rule;
-        let arrival = if counted { Some(throttle::after(self.arrival, rate, quantity, self.now)?) } else { None };
+        let after = || throttle::after(self.arrival, rate, quantity.units, self.now);
+        let arrival = if decision.counted { Some(after()?) } else { None };
         Ok(self.plan_of(arrival))
     }
 
@@ -58,9 +59,9 @@ impl<'a, M: Mode> State<'a, M> for StoredArrival<'a, M> {
         Plan::default()
     }
 
-    fn refund(&self, _at: Option<Time>, _budget: &Budget) -> Result<(Refund, Plan), Error> {
+    fn refund(&self, at: Option<Time>, _budget: &Budget) -> Result<(Refund, Plan), Error> {
         let Throttle { rate, quantity } = *self.rule;
-        let (refund, arrival) = throttle::refund(self.arrival, rate, quantity, self.now)?;
+        let (refund, arrival) = throttle::refund(self.arrival, rate, quantity.units, at, self.now)?;
         Ok((refund, self.plan_of(arrival)))
     }
 

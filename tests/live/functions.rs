@@ -1746,7 +1746,7 @@ fn a_week_of_a_token_budget_needs_no_module(engine: &Engine) {
         let key = || b"k".to_vec();
         let rule = |cost| {
             let quotas = vec![Quota::of(WINDOW, LIMIT)];
-            Rule::Sliding { quotas, cost: Some(cost), force: false, hold: None }
+            Rule::Sliding { quotas, cost: Some(cost), force: false, hold: None, within: None }
         };
         let (name, rest, call) = match rng.u32(..100) {
             0..70 => {
@@ -1818,7 +1818,7 @@ fn a_week_of_a_token_budget_needs_no_module(engine: &Engine) {
 /// The first integer of a reply.
 fn first_of(reply: &Reply) -> i64 {
     match reply {
-        Reply::Integer(first) | Reply::Map([first, ..]) => *first,
+        Reply::Integer(first) | Reply::Map([first, ..], _) => *first,
         Reply::Array(parts) => first_of(&parts[0]),
         reply => panic!("{reply:?}"),
     }
@@ -1962,7 +1962,7 @@ fn counters_may_be_declared(engine: &Engine) {
         let held = "SLIDING 60 3 HOLD all 30 FIXED 60 9 ANCHORED HOLD all 30";
         assert_eq!(ask(&mut client, "all", "s other other:60s s:held other:held", held), Ok(vec![1, 0, 1, 0]));
         for keys in ["k s other k:x", "k s other foreign:1", "k s other s:60s"] {
-            let line = "ERR syntax error: expected one rule a key [FULL]";
+            let line = "ERR syntax error: expected one rule a key [WITHIN ms] [FULL]";
             assert_eq!(ask(&mut client, "all", keys, all), Err(line.to_owned()), "{keys}");
         }
     }

@@ -39,7 +39,7 @@ fn live(key: &[u8], stored: &Option<Stored>, now: i64) -> Option<model::Value> {
     match key[0] {
         _ if key.ends_with(b":held") => value.live(true, |_| true),
         b'l' => value.live(true, is_held),
-        _ => value.live(false, |score| model::counts(score, Draw::longest(key), now)),
+        _ => value.live(false, |score| model::is_kept(score, Draw::longest(key), now)),
     }
 }
 
@@ -229,7 +229,7 @@ fn every_outcome_is_reached(engine: &Engine) {
                 [Reply::Integer(first), ..] => Some(*first),
                 _ => None,
             },
-            Reply::Map([first, ..]) => Some(*first),
+            Reply::Map([first, ..], _) => Some(*first),
             _ => None,
         };
         let outcome = match &reply {

@@ -107,23 +107,25 @@ fn a_bad_limit(engine: &Engine) {
     }
 }
 
-const SLIDING: &str = "ERR syntax error: expected windowSec limit [windowSec limit ...] [COST n] [HOLD holder leaseSec] [FORCE] [FULL | EACH]";
+const SLIDING: &str = "ERR syntax error: expected windowSec limit [windowSec limit ...] [COST n] [HOLD holder leaseSec | WITHIN ms] [FORCE] [FULL | EACH]";
 const FIXED: &str = "ERR syntax error: expected windowSec limit [windowSec limit ...] [ANCHORED] [COST n] [HOLD holder leaseSec] [FORCE] [FULL | EACH]";
-const SLIDING_TO_PEEK: &str = "ERR syntax error: expected SLIDING windowSec limit [windowSec limit ...] [COST n] [HOLD holder leaseSec] [FORCE] [FULL | EACH]";
+const SLIDING_TO_PEEK: &str = "ERR syntax error: expected SLIDING windowSec limit [windowSec limit ...] [COST n] [HOLD holder leaseSec] [FORCE] [WITHIN ms] [FULL | EACH]";
 const FIXED_TO_PEEK: &str = "ERR syntax error: expected FIXED windowSec limit [windowSec limit ...] [ANCHORED] [COST n] [HOLD holder leaseSec] [FORCE] [FULL | EACH]";
 const SLIDING_TO_REFUND: &str =
     "ERR syntax error: expected SLIDING windowSec limit [windowSec limit ...] [COST n] [FORCE] [AT ms]";
 const FIXED_TO_REFUND: &str =
     "ERR syntax error: expected FIXED windowSec limit [windowSec limit ...] [ANCHORED] [COST n] [FORCE] [AT ms]";
-const THROTTLE: &str = "ERR syntax error: expected max_burst count period [quantity] [FULL]";
-const THROTTLE_TO_PEEK: &str = "ERR syntax error: expected THROTTLE max_burst count period [quantity] [FULL | EACH]";
+const THROTTLE: &str = "ERR syntax error: expected max_burst count period [quantity] [WITHIN ms] [FULL]";
+const THROTTLE_TO_PEEK: &str =
+    "ERR syntax error: expected THROTTLE max_burst count period [quantity] [WITHIN ms] [FULL | EACH]";
 const THROTTLE_TO_REFUND: &str = "ERR syntax error: expected THROTTLE max_burst count period [quantity] [AT ms]";
-const THROTTLE_IN_ALL: &str = "ERR syntax error: expected THROTTLE max_burst count period [quantity] [FULL]";
-const SLIDING_IN_ALL: &str = "ERR syntax error: expected SLIDING windowSec limit [windowSec limit ...] [COST n] [HOLD holder leaseSec] [FORCE] [FULL]";
-const FIXED_IN_ALL: &str = "ERR syntax error: expected FIXED windowSec limit [windowSec limit ...] [ANCHORED] [COST n] [HOLD holder leaseSec] [FORCE] [FULL]";
+const THROTTLE_IN_ALL: &str =
+    "ERR syntax error: expected THROTTLE max_burst count period [quantity] [WITHIN ms] [FULL]";
+const SLIDING_IN_ALL: &str = "ERR syntax error: expected SLIDING windowSec limit [windowSec limit ...] [COST n] [HOLD holder leaseSec] [FORCE] [WITHIN ms] [FULL]";
+const FIXED_IN_ALL: &str = "ERR syntax error: expected FIXED windowSec limit [windowSec limit ...] [ANCHORED] [COST n] [HOLD holder leaseSec] [FORCE] [WITHIN ms] [FULL]";
 const ACQUIRE: &str = "ERR syntax error: expected limit leaseSec holder [FULL]";
 const ACQUIRE_TO_PEEK: &str = "ERR syntax error: expected ACQUIRE limit leaseSec holder [FULL | EACH]";
-const ACQUIRE_IN_ALL: &str = "ERR syntax error: expected ACQUIRE limit leaseSec holder [FULL]";
+const ACQUIRE_IN_ALL: &str = "ERR syntax error: expected ACQUIRE limit leaseSec holder [WITHIN ms] [FULL]";
 const COST: &str = "ERR COST must be an integer from 1 to 9007199254740991";
 const COST_TO_PEEK: &str = "ERR COST must be an integer from 0 to 9007199254740991";
 const RULE: &str = "ERR rule must be SLIDING, FIXED, THROTTLE or ACQUIRE";
@@ -355,7 +357,7 @@ fn a_key_of_another_type_stops_all_of_it(engine: &Engine) {
 
 const LEASE: &str =
     "ERR leaseSec must be a number of seconds from 0.001 to 2147483647 with at most three decimal places";
-const ALL: &str = "ERR syntax error: expected one rule a key [FULL]";
+const ALL: &str = "ERR syntax error: expected one rule a key [WITHIN ms] [FULL]";
 const RULE_OF_REFUND: &str = "ERR rule must be SLIDING, FIXED or THROTTLE";
 const AT: &str = "ERR AT must be a unix time in milliseconds, an integer from 0 to 9007199254740991";
 pub const NUMBER: &str = "ERR numkeys must be an integer from 1 to 64";

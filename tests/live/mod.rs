@@ -44,6 +44,7 @@ mod sharded;
 mod sliding;
 mod throttle;
 mod top;
+mod turns;
 mod until;
 mod waits;
 
@@ -98,6 +99,7 @@ pub const FILES: &[(&str, &[Test])] = &[
     ("sliding", sliding::TESTS),
     ("throttle", throttle::TESTS),
     ("top", top::TESTS),
+    ("turns", turns::TESTS),
     ("until", until::TESTS),
     ("waits", waits::TESTS),
 ];

@@ -170,7 +170,7 @@ fn it_sees_a_log_that_a_call_prunes_in_steps(engine: &Engine) {
     let (_server, mut client) = frozen(engine);
     let fill = "for index = 1, 2500 do
             redis.call('ZADD', KEYS[1], ARGV[1] - 60000 - index, 'old-' .. index)
-            redis.call('ZADD', KEYS[1], ARGV[1] + 60000 + index, 'ahead-' .. index)
+            redis.call('ZADD', KEYS[1], ARGV[1] + 3600000 + index, 'ahead-' .. index)
         end
         for index = 1, 7 do redis.call('ZADD', KEYS[1], ARGV[1] - index, 'live-' .. index) end";
     client.run::<Value>(&["EVAL", fill, "1", "k", &START.to_string()]);

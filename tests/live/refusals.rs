@@ -33,10 +33,11 @@ const WRITES: &[Does] = &[Does::Grow, Does::Remove];
 const ALL: &[Does] = &[Does::Grow, Does::Remove, Does::Read];
 
 /// Every command, on the keys of [`fill`].
-const CALLS: [(Does, &str); 15] = [
+const CALLS: [(Does, &str); 18] = [
     (Does::Grow, "RL.SLIDING k 60 5"),
     (Does::Grow, "RL.SLIDING k 60 5 3600 9"),
     (Does::Grow, "RL.SLIDING k 60 5 COST 2 FULL"),
+    (Does::Grow, "RL.SLIDING k 60 2 WITHIN 3600000"),
     (Does::Grow, "RL.FIXED k 60 5"),
     (Does::Grow, "RL.FIXED k 60 5 3600 9"),
     (Does::Grow, "RL.FIXED k 60 5 COST 2 FULL"),
@@ -45,6 +46,8 @@ const CALLS: [(Does, &str); 15] = [
     (Does::Grow, "RL.THROTTLE t 4 1 60 0"), // It writes nothing, but the server goes by the name.
     (Does::Read, "RL.PEEK k SLIDING 60 5"),
     (Does::Read, "RL.PEEK k SLIDING 1 5 60 3 COST 3 FULL"),
+    (Does::Grow, "RL.THROTTLE t 4 1 60 5 WITHIN 3600000"),
+    (Does::Read, "RL.PEEK k SLIDING 60 2 WITHIN 3600000"),
     (Does::Read, "RL.PEEK k FIXED 60 5"),
     (Does::Read, "RL.PEEK k FIXED 60 5 3600 9 COST 3 FULL"),
     (Does::Remove, "RL.RESET r"),

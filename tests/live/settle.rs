@@ -527,18 +527,16 @@ fn what_is_not_accepted(engine: &Engine) {
     let (_server, mut client) = frozen(engine);
     let long = "x".repeat(257);
     const SYNTAX: &str = "windowSec limit [windowSec limit ...] [COST n] [HOLD holder leaseSec] [FORCE]";
+    const OWN: &str = "windowSec limit [windowSec limit ...] [COST n] [HOLD holder leaseSec | WITHIN ms] [FORCE]";
     let lease = "ERR leaseSec must be a number of seconds from 0.001 to 2147483647 with at most three decimal places";
     let settle = format!("ERR syntax error: expected SLIDING {SYNTAX} ACTUAL n");
     for (call, line) in [
-        ("RL.SLIDING k 60 5 HOLD".to_owned(), format!("ERR syntax error: expected {SYNTAX} [FULL | EACH]")),
-        ("RL.SLIDING k 60 5 HOLD a".to_owned(), format!("ERR syntax error: expected {SYNTAX} [FULL | EACH]")),
-        (
-            "RL.SLIDING k 60 5 HOLD a 5 HOLD b 5".to_owned(),
-            format!("ERR syntax error: expected {SYNTAX} [FULL | EACH]"),
-        ),
+        ("RL.SLIDING k 60 5 HOLD".to_owned(), format!("ERR syntax error: expected {OWN} [FULL | EACH]")),
+        ("RL.SLIDING k 60 5 HOLD a".to_owned(), format!("ERR syntax error: expected {OWN} [FULL | EACH]")),
+        ("RL.SLIDING k 60 5 HOLD a 5 HOLD b 5".to_owned(), format!("ERR syntax error: expected {OWN} [FULL | EACH]")),
         (
             "RL.PEEK k SLIDING 60 5 HOLD a".to_owned(),
-            format!("ERR syntax error: expected SLIDING {SYNTAX} [FULL | EACH]"),
+            format!("ERR syntax error: expected SLIDING {SYNTAX} [WITHIN ms] [FULL | EACH]"),
         ),
         (format!("RL.SLIDING k 60 5 HOLD {long} 5"), "ERR holder must be 1 to 256 bytes long".to_owned()),
         ("RL.SLIDING k 60 5 HOLD a 0".to_owned(), lease.to_owned()),
@@ -570,7 +568,7 @@ fn what_is_not_accepted(engine: &Engine) {
         ),
         (
             "RL.THROTTLE k 4 30 60 HOLD a 5".to_owned(),
-            "ERR syntax error: expected max_burst count period [quantity] [FULL]".to_owned(),
+            "ERR syntax error: expected max_burst count period [quantity] [WITHIN ms] [FULL]".to_owned(),
         ),
     ] {
         assert_eq!(client.refused(&call), line, "{call}");

@@ -107,12 +107,15 @@ fn every_key_lies_in_its_slot_and_a_cluster_client_finds_it(engine: &Engine) {
 
 /// Calls with the counters that they need: those of this window, which has the number 1, and of one twice as long, which
 /// has the number 0, and those of windows of these lengths that begin with their first request.
-const CALLS: [(&str, &[&str]); 15] = [
+const CALLS: [(&str, &[&str]); 18] = [
     ("RL.PEEK KEY SLIDING 1000000000 9 2000000000 9", &[]),
     ("RL.PEEK KEY FIXED 1000000000 9", &[":1"]),
     ("RL.PEEK KEY FIXED 1000000000 9 2000000000 9", &[":1", ":0"]),
     ("RL.SLIDING KEY 1000000000 9 2000000000 9 COST 2", &[]),
+    ("RL.SLIDING KEY 2 9 2000000000 9 COST 2 WITHIN 3600000", &[]),
     ("RL.THROTTLE KEY 8 1 1000000", &[]),
+    ("RL.THROTTLE KEY 8 1 1000000 9 WITHIN 3600000", &[]),
+    ("RL.ALL 1 KEY SLIDING 2000000000 9 WITHIN 3600000", &[]),
     ("RL.FIXED KEY 1000000000 9", &[":1"]),
     ("RL.FIXED KEY 1000000000 9 2000000000 9", &[":1", ":0"]),
     ("RL.FIXED KEY 2000000000 9 COST 3", &[":0"]),

@@ -212,7 +212,7 @@ fn arguments_that_cannot_be(engine: &Engine) {
         ("k", number),
         ("k 1", number),
         ("k 1 1", number),
-        ("k 1 1 1 1 1", "ERR syntax error: expected max_burst count period [quantity] [FULL]"),
+        ("k 1 1 1 1 1", "ERR syntax error: expected max_burst count period [quantity] [WITHIN ms] [FULL]"),
         ("k -1 1 1", burst),
         ("k x 0 0 x", burst),
         ("k 1.5 1 1", burst),
@@ -227,7 +227,7 @@ fn arguments_that_cannot_be(engine: &Engine) {
         ("k 1 1 2147483648", period),
         ("k 1 1 0.5", period),
         ("k 1 1 1 -1", quantity),
-        ("k 1 1 1 x", "ERR syntax error: expected max_burst count period [quantity] [FULL]"),
+        ("k 1 1 1 x", "ERR syntax error: expected max_burst count period [quantity] [WITHIN ms] [FULL]"),
         ("k 1 1 1 9007199254740992", quantity),
         ("k 1 1 1 1e3", quantity),
     ] {
@@ -424,6 +424,12 @@ fn has_cl_throttle(client: &mut Client) -> bool {
         Ok(reply) => {
             assert_eq!(reply, (0, 5, 4, -1, 60));
             assert!(client.call::<Throttled>("RL.THROTTLE k 4 1 60").2 < 4, "they share their keys");
+            let line = "ERR syntax error: expected max_burst count period [quantity] [FULL]";
+            for call in
+                ["CL.THROTTLE k 4 1 60 WITHIN 500", "CL.THROTTLE k 4 1 60 1 FULL WITHIN 500", "CL.THROTTLE k 4 1 60 x"]
+            {
+                assert_eq!(client.refused(call), line, "{call}");
+            }
             client.run::<Value>(&["DEL", "k"]);
             true
         }
@@ -463,6 +469,8 @@ fn gcra_is_rl_throttle_by_other_words(engine: &Engine) {
         assert_eq!(told, client.call::<Throttled>("RL.THROTTLE d 9 30 60 3"), "{at}");
         assert_eq!(client.call::<Value>("GET a"), client.call::<Value>("GET b"), "{at}");
     }
+    let line = "ERR syntax error: expected max_burst tokens_per_period period [TOKENS n]";
+    assert_eq!(client.refused("GCRA a 4 30 60 WITHIN 500"), line);
     // Two in half a second: one each 250 ms, which RL.THROTTLE says as 4 in a second.
     for at in [70_000, 70_000, 70_249, 70_250, 70_600] {
         server.set_time(START + at);

@@ -90,7 +90,18 @@ impl Past {
                 if let Rule::Sliding { hold, .. } | Rule::Fixed { hold, .. } = rule {
                     *hold = None;
                 }
+                if let Rule::Sliding { within, .. } | Rule::Throttle { within, .. } = rule {
+                    *within = None; // turns.rs has the waits for turns.
+                }
             }
+            if let Call::All { within, .. } = &mut call {
+                *within = None;
+            }
+            let rules = match &call {
+                Call::Take { rule, .. } => std::slice::from_ref(rule),
+                Call::All { rules, .. } => &rules[..],
+                _ => continue,
+            };
             if rules.iter().all(|rule| !has_end(rule)) && takes(&call) {
                 return call;
             }

@@ -28,9 +28,9 @@ pub struct Hold {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rule {
-    Sliding { quotas: Vec<Quota>, cost: Option<i64>, force: bool, hold: Option<Hold> },
+    Sliding { quotas: Vec<Quota>, cost: Option<i64>, force: bool, hold: Option<Hold>, within: Option<i64> },
     Fixed { quotas: Vec<Quota>, anchored: bool, cost: Option<i64>, force: bool, hold: Option<Hold> },
-    Throttle { burst: i64, count: i64, period: i64, quantity: Option<i64> },
+    Throttle { burst: i64, count: i64, period: i64, quantity: Option<i64>, within: Option<i64> },
     Acquire { limit: i64, lease: i64, holder: Vec<u8> },
 }
 
@@ -72,6 +72,7 @@ pub enum Call {
     All {
         keys: Vec<Vec<u8>>,
         rules: Vec<Rule>,
+        within: Option<i64>,
         full: bool,
     },
     Reset {
@@ -132,6 +133,14 @@ impl Rule {
     pub fn hold(&self) -> Option<&Hold> {
         match self {
             Self::Sliding { hold, .. } | Self::Fixed { hold, .. } => hold.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// For how many milliseconds a request may wait for its turn.
+    pub fn within(&self) -> Option<i64> {
+        match self {
+            Self::Sliding { within, .. } | Self::Throttle { within, .. } => *within,
             _ => None,
         }
     }

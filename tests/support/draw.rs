@@ -100,7 +100,7 @@ impl Draw {
                 while key.starts_with(b"l") {
                     key = self.key();
                 }
-                let mut rule = self.rule(&key);
+                let mut rule = self.rule(&key).at_once();
                 let longest = Self::windows(&key).last().copied();
                 if rule.hold().is_some() {
                     let actual = [0, rule.cost(), self.rng.i64(0..9)][self.rng.usize(..3)];
@@ -130,7 +130,7 @@ impl Draw {
                 keys.sort();
                 keys.dedup();
                 self.rng.shuffle(&mut keys);
-                let mut rules: Vec<Rule> = keys.iter().map(|key| self.rule(key)).collect();
+                let mut rules: Vec<Rule> = keys.iter().map(|key| self.rule(key).at_once()).collect();
                 for rule in &mut rules {
                     if let Rule::Sliding { cost, hold: None, .. } | Rule::Fixed { cost, hold: None, .. } = rule
                         && self.rng.u32(..8) == 0
@@ -138,7 +138,14 @@ impl Draw {
                         *cost = Some(0); // A check.
                     }
                 }
-                Call::All { keys, rules, full: self.rng.bool() }
+                let within = match self.rng.u32(..3) {
+                    0 => self.within(),
+                    _ => None,
+                };
+                if within.is_some() {
+                    self.make_wait(&mut keys, &mut rules);
+                }
+                Call::All { keys, rules, within, full: self.rng.bool() }
             }
             _ => {
                 let windows = match key.starts_with(b"f") {
@@ -229,7 +236,7 @@ impl Draw {
             b't' => {
                 let (burst, count, period) = [(4, 10, 1), (4, 10, 1), (2, 3, 1), (0, 7, 1)][self.rng.usize(..4)];
                 let quantity = if self.rng.bool() { None } else { Some(self.rng.i64(0..7)) };
-                Rule::Throttle { burst, count, period, quantity }
+                Rule::Throttle { burst, count, period, quantity, within: self.within() }
             }
             b'l' => {
                 let lease = [50, 200, 1000][self.rng.usize(..3)];
@@ -237,7 +244,40 @@ impl Draw {
             }
             _ => {
                 let (hold, cost) = self.hold(key, cost);
-                Rule::Sliding { quotas: self.quotas(key), cost, force, hold }
+                let within = self.within().filter(|_| hold.is_none() && !force);
+                Rule::Sliding { quotas: self.quotas(key), cost, force, hold, within }
+            }
+        }
+    }
+
+    /// Perhaps for how long a request may wait.
+    fn within(&mut self) -> Option<i64> {
+        match self.rng.u32(..3) {
+            0 => Some([0, 5, 60, 400, 3_600_000][self.rng.usize(..5)]),
+            _ => None,
+        }
+    }
+
+    /// Makes these rules such that they may wait together.
+    fn make_wait(&mut self, keys: &mut Vec<Vec<u8>>, rules: &mut Vec<Rule>) {
+        let waits = |rule: &Rule| matches!(rule, Rule::Sliding { .. });
+        let kept: Vec<bool> = rules.iter().map(waits).collect();
+        let mut index = 0..;
+        keys.retain(|_| kept[index.next().expect("a number")]);
+        rules.retain(waits);
+        if rules.is_empty() {
+            keys.push(b"s0".to_vec());
+            rules.push(Rule::Sliding {
+                quotas: self.quotas(b"s0"),
+                cost: None,
+                force: false,
+                hold: None,
+                within: None,
+            });
+        }
+        for rule in rules {
+            if let Rule::Sliding { force, hold, .. } = rule {
+                (*force, *hold) = (false, None);
             }
         }
     }
@@ -269,11 +309,20 @@ fn word(word: impl ToString) -> Vec<u8> {
 }
 
 impl Rule {
+    /// For a request that does not wait, or not by itself.
+    fn at_once(mut self) -> Self {
+        if let Self::Sliding { within, .. } | Self::Throttle { within, .. } = &mut self {
+            *within = None;
+        }
+        self
+    }
+
     /// The words behind the name. Options come in any order.
     fn words(&self, rng: &mut Rng) -> Words {
         let mut options: Vec<Words> = Vec::new();
         let mut words = match self {
-            Self::Sliding { quotas, cost, force, hold } | Self::Fixed { quotas, cost, force, hold, .. } => {
+            Self::Sliding { quotas, cost, force, hold, .. } | Self::Fixed { quotas, cost, force, hold, .. } => {
+                options.extend(self.within().map(|within| vec![word("WITHIN"), word(within)]));
                 options.extend(cost.map(|cost| vec![word("COST"), word(cost)]));
                 options.extend(force.then(|| vec![word("FORCE")]));
                 options.extend(self.is_anchored().then(|| vec![word("ANCHORED")]));
@@ -282,7 +331,8 @@ impl Rule {
                 let window = |quota: &Quota| quota.end.map_or_else(|| seconds(quota.window), |end| format!("@{end}"));
                 quotas.iter().flat_map(|quota| [word(window(quota)), word(quota.limit)]).collect()
             }
-            Self::Throttle { burst, count, period, quantity } => {
+            Self::Throttle { burst, count, period, quantity, within } => {
+                options.extend(within.map(|within| vec![word("WITHIN"), word(within)]));
                 [Some(*burst), Some(*count), Some(*period), *quantity].into_iter().flatten().map(word).collect()
             }
             Self::Acquire { limit, lease, holder } => vec![word(limit), word(seconds(*lease)), holder.clone()],
@@ -322,11 +372,12 @@ impl Call {
                 words.extend([word("ACTUAL"), word(actual)]);
             }
             Self::Release { holders, .. } => words.extend(holders.iter().cloned()),
-            Self::All { rules, full, .. } => {
+            Self::All { rules, within, full, .. } => {
                 for rule in rules {
                     words.push(word(rule.name()));
                     words.extend(rule.words(rng));
                 }
+                words.extend(within.iter().flat_map(|within| [word("WITHIN"), word(within)]));
                 words.extend(full.then(|| word("FULL")));
             }
             Self::Reset { windows, ends, holds, .. } => {

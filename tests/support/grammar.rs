@@ -11,7 +11,10 @@ const ORDER: &str = "ERR windowSec must increase from one window to the next";
 const TOO_MANY: &str = "ERR windowSec and limit can be given for at most 16 windows";
 const TOO_MANY_TO_RESET: &str = "ERR windowSec can be given for at most 16 windows";
 const COST_OR_NONE: &str = "ERR COST must be an integer from 0 to 9007199254740991";
-const ALL_WORDS: &str = "ERR syntax error: expected one rule a key [FULL]";
+const ALL_WORDS: &str = "ERR syntax error: expected one rule a key [WITHIN ms] [FULL]";
+const WITHIN: &str = "ERR WITHIN must be an integer number of milliseconds from 0 to 3600000";
+const WITHIN_ALONE: &str = "ERR WITHIN takes neither FORCE nor HOLD";
+const WITHIN_SLIDING: &str = "ERR RL.ALL takes WITHIN where every rule is SLIDING, and none has FORCE or HOLD";
 const RULE_OF_REFUND: &str = "ERR rule must be SLIDING, FIXED or THROTTLE";
 const AT: &str = "ERR AT must be a unix time in milliseconds, an integer from 0 to 9007199254740991";
 const NUMBER: &str = "ERR numkeys must be an integer from 1 to 64";
@@ -53,16 +56,21 @@ fn declared(name: &str) -> (&'static str, &'static str) {
 
 /// The line for words that a rule does not take.
 fn bad_words(name: &str, place: Place) -> String {
-    let (words, own) = declared(name);
+    let (mut words, own) = (declared(name).0.to_owned(), declared(name).1);
+    let waits = words.contains("WITHIN ms]");
+    if place != Place::Command {
+        words = words.replace(" | WITHIN ms]", "]").replace(" [WITHIN ms]", "");
+    }
     let (name, options) = match place {
         Place::Command => (String::new(), own.trim_end_matches(']')),
+        Place::Peek if waits => (format!("{name} "), "WITHIN ms] [FULL | EACH"),
         Place::Peek => (format!("{name} "), "FULL | EACH"),
         Place::Refund => {
             let words = words.replace("[HOLD holder leaseSec] ", "");
             return format!("ERR syntax error: expected {name} {words} [AT ms]");
         }
         Place::Settle => return format!("ERR syntax error: expected {name} {words} ACTUAL n"),
-        Place::All => (format!("{name} "), "FULL"),
+        Place::All => (format!("{name} "), "WITHIN ms] [FULL"),
     };
     format!("ERR syntax error: expected {name}{words} [{options}]")
 }
@@ -133,7 +141,7 @@ pub fn verdict(words: &[Vec<u8>], now: i64) -> Verdict {
     read.map_or_else(Verdict::Refused, Verdict::Call)
 }
 
-/// `numkeys key [key ...] rule [rule ...] [FULL]`
+/// `numkeys key [key ...] rule [rule ...] [WITHIN ms] [FULL]`
 fn all(words: &[Vec<u8>], arity: &str, now: i64) -> Result<Call, String> {
     let number = within(&words[0], 1, 64).ok_or(NUMBER)? as usize;
     let mut keys: Vec<Vec<u8>> = Vec::new();
@@ -153,14 +161,24 @@ fn all(words: &[Vec<u8>], arity: &str, now: i64) -> Result<Call, String> {
         last = String::from_utf8_lossy(&reading.words[0]).to_uppercase();
         rules.push(reading.rule()?.0);
     }
-    let full = match reading.words {
-        [] => false,
-        [word] if is(word, "FULL") => true,
-        [word, ..] if ["SLIDING", "FIXED", "THROTTLE", "ACQUIRE"].iter().any(|name| is(word, name)) => {
+    let (mut full, mut within) = (false, None);
+    while let Some((word, rest)) = reading.words.split_first() {
+        reading.words = rest;
+        if is(word, "FULL") && !full {
+            full = true;
+        } else if is(word, "WITHIN") && within.is_none() {
+            within = Some(wait(reading.words.first().ok_or(ALL_WORDS)?)?);
+            reading.words = &reading.words[1..];
+        } else if ["SLIDING", "FIXED", "THROTTLE", "ACQUIRE"].iter().any(|name| is(word, name)) {
             return Err(ALL_WORDS.to_owned());
+        } else {
+            return Err(bad_words(&last, Place::All));
         }
-        _ => return Err(bad_words(&last, Place::All)),
-    };
+    }
+    let may_wait = |rule: &Rule| matches!(rule, Rule::Sliding { force: false, hold: None, .. });
+    if within.is_some() && !rules.iter().all(may_wait) {
+        return Err(WITHIN_SLIDING.to_owned());
+    }
     // No rule counts in the state of another.
     let mut places = Vec::new();
     for (key, rule) in keys.iter().zip(&rules) {
@@ -170,7 +188,12 @@ fn all(words: &[Vec<u8>], arity: &str, now: i64) -> Result<Call, String> {
         }
         places.extend(own);
     }
-    Ok(Call::All { keys, rules, full })
+    Ok(Call::All { keys, rules, within, full })
+}
+
+/// `ms` behind WITHIN.
+fn wait(word: &[u8]) -> Result<i64, String> {
+    within(word, 0, 3_600_000).ok_or_else(|| WITHIN.to_owned())
 }
 
 fn is(word: &[u8], name: &str) -> bool {
@@ -251,19 +274,24 @@ impl<'a> Reading<'a> {
             }
             quotas.push(Quota { limit, ..window });
         }
-        let (mut cost, mut force, mut anchored, mut hold) = (None, false, false, None);
+        let (mut cost, mut force, mut anchored, mut hold, mut within) = (None, false, false, None, None);
         let takes_hold = self.place != Place::Refund;
+        let waits = sliding && matches!(self.place, Place::Command | Place::Peek);
         let check = matches!(self.place, Place::Peek | Place::All);
         let (least, cost_line) = if check { (0, COST_OR_NONE) } else { (1, COST) };
         let report = self.options(if sliding { "SLIDING" } else { "FIXED" }, true, |word, rest| {
             if is(word, "COST") && cost.is_none() {
                 let (units, behind) = rest.split_first().ok_or(None)?;
-                cost = Some(within(units, least, MOST).ok_or_else(|| Some(cost_line.to_owned()))?);
+                cost = Some(self::within(units, least, MOST).ok_or_else(|| Some(cost_line.to_owned()))?);
                 *rest = behind;
             } else if is(word, "FORCE") && !force {
                 force = true;
             } else if is(word, "ANCHORED") && !anchored && !sliding {
                 anchored = true;
+            } else if is(word, "WITHIN") && within.is_none() && waits {
+                let (millis, behind) = rest.split_first().ok_or(None)?;
+                within = Some(wait(millis).map_err(Some)?);
+                *rest = behind;
             } else if is(word, "HOLD") && hold.is_none() && takes_hold {
                 let [holder, lease, behind @ ..] = *rest else { return Err(None) };
                 if !(1..=256).contains(&holder.len()) {
@@ -282,6 +310,9 @@ impl<'a> Reading<'a> {
         if hold.is_some() && cost == Some(0) {
             return Err(COST.to_owned());
         }
+        if within.is_some() && (force || hold.is_some()) {
+            return Err(WITHIN_ALONE.to_owned());
+        }
         if ends && sliding {
             return Err(WINDOW.to_owned());
         }
@@ -289,7 +320,7 @@ impl<'a> Reading<'a> {
             return Err(ANCHORED_END.to_owned());
         }
         let rule = match sliding {
-            true => Rule::Sliding { quotas, cost, force, hold },
+            true => Rule::Sliding { quotas, cost, force, hold, within },
             false => Rule::Fixed { quotas, anchored, cost, force, hold },
         };
         Ok((rule, report))
@@ -305,11 +336,20 @@ impl<'a> Reading<'a> {
         if self.words.first().is_some_and(|word| is_number(word)) {
             quantity = Some(within(self.next()?, 0, MOST).ok_or(QUANTITY)?);
         }
-        let report = self.options("THROTTLE", false, |_, _| Ok(false))?;
+        let (mut wait_for, waits) = (None, matches!(self.place, Place::Command | Place::Peek));
+        let report = self.options("THROTTLE", false, |word, rest| {
+            if !(is(word, "WITHIN") && wait_for.is_none() && waits) {
+                return Ok(false);
+            }
+            let (millis, behind) = rest.split_first().ok_or(None)?;
+            wait_for = Some(wait(millis).map_err(Some)?);
+            *rest = behind;
+            Ok(true)
+        })?;
         if i128::from(count) > i128::from(period) * 1_000_000_000 {
             return Err(TOO_FAST.to_owned());
         }
-        let rule = Rule::Throttle { burst, count, period, quantity };
+        let rule = Rule::Throttle { burst, count, period, quantity, within: wait_for };
         if rule.interval() * i128::from(burst + 1) > 1 << 62 {
             return Err(TOO_LONG.to_owned());
         }

@@ -37,6 +37,12 @@ pub const PRUNED_AT_MOST: i64 = 1000;
 /// A counter outlives by this a window that ends at a given time.
 const GRACE: i64 = 3_600_000;
 
+/// The longest wait for a turn.
+const HOUR: i64 = 3_600_000;
+
+/// How many rounds a search takes for a request that may wait: what is found then is its turn.
+const ROUNDS: u32 = 6;
+
 /// A wait that never ends. Longer than any other.
 const NEVER: i64 = i64::MAX;
 
@@ -121,7 +127,8 @@ impl Value {
 pub enum Reply {
     Integer(i64),
     Array(Vec<Reply>),
-    Map([i64; 9]),
+    /// What [`NAMES`] say, and after WITHIN the wait.
+    Map([i64; 9], Option<i64>),
     Error(String),
     /// An integer in this range.
     Within(i64, i64),
@@ -169,6 +176,8 @@ struct Decision {
     wait: i64,
     /// Whether it is allowed in any case.
     is_let_through: bool,
+    /// For a request that may wait: for how long, and until its turn, which is 0 if it has none.
+    turn: Option<(i64, i64)>,
 }
 
 /// What a rule counts at a time.
@@ -179,6 +188,8 @@ struct Usage<'a> {
     now: i64,
     micros: i64,
     units: Units,
+    /// Whether the request may wait for its turn.
+    is_waiting: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -223,6 +234,11 @@ pub fn counts(score: f64, window: i64, at: i64) -> bool {
     score < 0.0 || leaves(score, window) > at && score <= (at + window) as f64
 }
 
+/// Whether an entry stays in a log of this longest window. One further ahead than that and than an hour was left by a stepped clock.
+pub fn is_kept(score: f64, longest: i64, at: i64) -> bool {
+    score < 0.0 || leaves(score, longest) > at && score <= (at + longest.max(HOUR)) as f64
+}
+
 /// When a lease with this score ends. Scores that no clock has written are not told apart.
 fn end(score: f64) -> i64 {
     if score < (1_i64 << 53) as f64 { score.ceil() as i64 } else { NEVER }
@@ -246,6 +262,20 @@ fn nearest_seconds(millis: i64) -> i64 {
 fn log_expiry(rule: &Rule, now: i64) -> Option<(i64, i64)> {
     let window = rule.longest();
     Some((now + 2 * window - (window / 10).min(1000), now + 2 * window))
+}
+
+/// The same if the log has these stamps then: it outlives the newest, and stays for as long as it would before if any is ahead.
+fn expiry_of_log(rule: &Rule, now: i64, newest: f64, old: Option<(i64, i64)>) -> Option<(i64, i64)> {
+    let (mut least, mut most) = log_expiry(rule, now).expect("an expiry");
+    if newest > now as f64 {
+        let needed = leaves(newest, rule.longest());
+        let (old_least, old_most) = old.unwrap_or((least, most));
+        (least, most) = (least.max(old_least).max(needed.min(most)), most.max(old_most).max(needed));
+        if newest > (now + rule.longest()) as f64 {
+            least = least.max(needed);
+        }
+    }
+    Some((least, most))
 }
 
 impl Usage<'_> {
@@ -338,6 +368,124 @@ impl Usage<'_> {
 
     /// Decides on the call. Gives what is used after it, and whether it counts.
     fn decide(&self, charge: Charge) -> Result<(Decision, Self, bool), &'static str> {
+        let Some(within) = self.rule.within() else { return self.decide_now(charge) };
+        let within = if self.rule.cost() == 0 { 0 } else { within };
+        let room = self.room(self.now);
+        self.decide_waiting(within, room.map(|room| room - self.now), charge)
+    }
+
+    /// Decides on a request that may wait, alone or with others. `wait`: until the first time with room for all.
+    fn decide_waiting(
+        &self,
+        within: i64,
+        wait: Option<i64>,
+        charge: Charge,
+    ) -> Result<(Decision, Self, bool), &'static str> {
+        let waiting = Self { is_waiting: true, ..self.clone() };
+        let (mut decision, after, is_counted);
+        match wait {
+            Some(wait) if wait <= within => {
+                let turn = self.now + wait;
+                // The arrival time moves on from where it stands.
+                let is_arrival = matches!(self.units, Units::Arrival(_));
+                let then = if is_arrival { waiting } else { Self { now: turn, ..waiting } };
+                (decision, after, is_counted) =
+                    then.decide_now(if is_arrival && wait > 0 { Charge::Always } else { charge })?;
+                for window in &mut decision.windows {
+                    if is_arrival {
+                        window.used = window.used.min(window.quota.limit);
+                    } else {
+                        window.next = window.next.saturating_add(wait);
+                        window.reset += wait;
+                    }
+                    (window.fits, window.wait) = (true, 0);
+                }
+                (decision.allowed, decision.wait) = (true, 0);
+                decision.turn = Some((within, wait));
+            }
+            _ => {
+                (decision, after, is_counted) = waiting.decide_now(Charge::Never)?;
+                decision.allowed = false;
+                decision.wait = wait.map_or(NEVER, |wait| wait - within);
+                decision.turn = Some((within, 0));
+            }
+        }
+        Ok((decision, after, is_counted))
+    }
+
+    /// `at-ms` after a call that was made `now`, if the request might wait.
+    fn turn_at(&self, now: i64, decision: &Decision) -> Option<i64> {
+        decision.turn.map(|(_, wait)| match &self.units {
+            // Of nanoseconds.
+            Units::Arrival(arrival) if wait > 0 => {
+                up(arrival - self.rule.interval() * i128::from(self.quotas[0].limit), 1_000_000)
+            }
+            _ => now + wait,
+        })
+    }
+
+    /// The first time, not before `from`, at which the request fits, if there ever is one.
+    fn room(&self, from: i64) -> Option<i64> {
+        let needed = self.rule.needed();
+        if self.quotas.iter().any(|quota| needed > quota.limit) {
+            return None;
+        }
+        match &self.units {
+            Units::Log(_) => {
+                let left = |quota: &Quota| quota.limit - needed - self.lasting();
+                let windows: Vec<(i64, i64)> = self.quotas.iter().map(|quota| (quota.window, left(quota))).collect();
+                if windows.iter().any(|&(_, left)| left < 0) { None } else { Some(self.found(&windows, from)) }
+            }
+            Units::Arrival(_) => {
+                let fits = |at: i64| self.used(0, at) + needed <= self.quotas[0].limit;
+                Some(self.now + self.wait(0..1, fits))
+            }
+            units => panic!("{units:?} wait for nothing"),
+        }
+    }
+
+    /// Units that never leave a log.
+    fn lasting(&self) -> i64 {
+        match &self.units {
+            Units::Log(entries) => entries.iter().filter(|&&(score, _)| score < 0.0).map(|&(_, units)| units).sum(),
+            _ => 0,
+        }
+    }
+
+    /// The first time, not before `from`, at which each window has at most this number of units: as far as it is looked for, and else the
+    /// first from which on there is always room.
+    fn found(&self, windows: &[(i64, i64)], from: i64) -> i64 {
+        let Units::Log(entries) = &self.units else { unreachable!() };
+        let ahead = |time: i64| -> i64 {
+            entries.iter().filter(|&&(score, _)| score > time as f64).map(|&(_, units)| units).sum()
+        };
+        let stamp = |rank: i64| {
+            let mut newer = 0;
+            let unit = entries.iter().rev().filter(|&&(score, _)| score >= 0.0).find(|&&(_, units)| {
+                newer += units;
+                newer > rank
+            });
+            unit.map(|&(score, _)| score.ceil() as i64)
+        };
+        let round = |mut at: i64, is_exact: bool| {
+            for &(window, left) in windows {
+                let newer = if is_exact { ahead(at + window) } else { 0 };
+                at = at.max(stamp(left + newer).map_or(at, |stamp| stamp + window));
+            }
+            at
+        };
+        let mut at = from;
+        for _ in 0..ROUNDS {
+            let begun = at;
+            at = round(at, true);
+            if at == begun {
+                return at;
+            }
+        }
+        round(at, false)
+    }
+
+    fn decide_now(&self, charge: Charge) -> Result<(Decision, Self, bool), &'static str> {
         let (rule, quotas, now) = (self.rule, &self.quotas, self.now);
         let is_renewal = match (&self.units, rule) {
             (Units::Leases(leases), Rule::Acquire { holder, .. }) => leases.iter().any(|(name, _)| name == holder),
@@ -359,16 +507,17 @@ impl Usage<'_> {
         }
         let never_fits = |index: usize| rule.needed() > quotas[index].limit && !is_renewal;
         // Units that never leave are not waited for.
-        let lasting = match &self.units {
-            Units::Log(entries) => entries.iter().filter(|&&(score, _)| score < 0.0).map(|&(_, units)| units).sum(),
-            _ => 0,
-        };
+        let lasting = self.lasting();
         let window = |index: usize| {
             let quota = quotas[index];
             let fits = fits_at(self, index, now);
             let used = |at: i64| after.used(index, at);
             let free = |at: i64| quota.limit.saturating_sub(used(at)).max(0);
-            let wait = |holds: &dyn Fn(i64) -> bool| after.wait(index..index + 1, holds);
+            let wait = |left: i64, holds: &dyn Fn(i64) -> bool| match after.units {
+                Units::Log(_) if self.is_waiting && left < lasting => NEVER,
+                Units::Log(_) if self.is_waiting => after.found(&[(quota.window, left - lasting)], now) - now,
+                _ => after.wait(index..index + 1, holds),
+            };
             Standard {
                 quota,
                 fits,
@@ -377,10 +526,13 @@ impl Usage<'_> {
                 wait: match fits {
                     true => 0,
                     false if never_fits(index) => NEVER,
-                    false => wait(&|at| fits_at(&after, index, at)),
+                    false => wait(quota.limit - rule.needed(), &|at| fits_at(&after, index, at)),
                 },
-                next: if used(now) <= 0 { 0 } else { wait(&|at| free(at) > free(now)) },
-                reset: wait(&|at| used(at) <= lasting),
+                next: match used(now) {
+                    ..=0 => 0,
+                    used => wait(used.min(quota.limit) - 1, &|at| free(at) > free(now)),
+                },
+                reset: wait(lasting, &|at| used(at) <= lasting),
                 life: match &after.units {
                     Units::Counters(counters) => (quota.end.unwrap_or(counters[index].expires) - now).max(0),
                     _ => 0,
@@ -398,7 +550,7 @@ impl Usage<'_> {
                 after.wait(all.clone(), |at| all.clone().all(|index| keeps_room(index) || fits_at(&after, index, at)))
             }
         };
-        Ok((Decision { allowed, windows, wait, is_let_through: false }, after, is_counted))
+        Ok((Decision { allowed, windows, wait, is_let_through: false, turn: None }, after, is_counted))
     }
 }
 
@@ -417,16 +569,26 @@ impl Decision {
         self.windows.iter().min_by_key(rank).expect("a window")
     }
 
-    fn reply(&self, rule: &Rule, report: Report, now: i64) -> Reply {
+    fn reply(&self, rule: &Rule, report: Report, turn_at: Option<i64>, now: i64) -> Reply {
         let bound = self.binding();
+        let turn = self.turn.map(|(_, wait)| wait);
+        let at = turn_at.unwrap_or(now);
         let map = |window: &Standard, allowed: bool, wait: i64| match self.is_let_through {
-            true => window.map(true, 0, now),
-            false => window.map(allowed, wait, now),
+            true => window.map(true, 0, at, turn),
+            false => window.map(allowed, wait, at, turn),
         };
         match report {
             Report::Full => map(bound, self.allowed, self.wait),
             Report::Each => {
-                Reply::Array(self.windows.iter().map(|window| map(window, window.fits, window.wait)).collect())
+                let each = |window: &Standard| match self.turn {
+                    // The window that binds denies, also where all have a turn but none together.
+                    Some(_) if !self.allowed && std::ptr::eq(window, bound) => map(window, false, self.wait),
+                    Some((within, _)) if window.wait != NEVER => {
+                        map(window, window.wait <= within, (window.wait - within).max(0))
+                    }
+                    _ => map(window, window.fits, window.wait),
+                };
+                Reply::Array(self.windows.iter().map(each).collect())
             }
             Report::Short => {
                 let allowed = i64::from(self.allowed || self.is_let_through);
@@ -440,7 +602,7 @@ impl Decision {
                         vec![1 - allowed, bound.quota.limit, bound.remaining(), retry, seconds_up(bound.reset)]
                     }
                 };
-                Reply::integers(&integers)
+                Reply::integers(&[integers, turn.into_iter().collect()].concat())
             }
         }
     }
@@ -451,11 +613,11 @@ impl Standard {
         self.quota.limit.saturating_sub(self.used).max(0)
     }
 
-    fn map(&self, allowed: bool, wait: i64, now: i64) -> Reply {
+    fn map(&self, allowed: bool, wait: i64, now: i64, turn: Option<i64>) -> Reply {
         let or_never = |wait: i64| if wait == NEVER { -1 } else { wait };
         let Quota { window, limit, .. } = self.quota;
         let [wait, next, reset] = [wait, self.next, self.reset].map(or_never);
-        Reply::Map([i64::from(allowed), limit, self.used, self.remaining(), wait, next, reset, window, now])
+        Reply::Map([i64::from(allowed), limit, self.used, self.remaining(), wait, next, reset, window, now], turn)
     }
 }
 
@@ -481,7 +643,7 @@ impl Space {
             Call::Refund { key, rule, at } => self.refund(key, rule, *at, now),
             Call::Settle { key, rule, actual } => self.settle(key, rule, *actual, now),
             Call::Release { key, holders } => self.release(key, holders, now),
-            Call::All { keys, rules, full } => self.all(keys, rules, *full, now),
+            Call::All { keys, rules, within, full } => self.all(keys, rules, *within, *full, now),
             Call::Reset { key, .. } => self.reset(key, &call.places(now), now),
         };
         reply.unwrap_or_else(|line| {
@@ -530,7 +692,7 @@ impl Space {
                     Some(Value::Text(line)) => return Err(line),
                     Some(Value::Integer(_) | Value::Other) => return Err(WRONG_TYPE),
                 };
-                entries.retain(|&(score, _)| counts(score, rule.longest(), now));
+                entries.retain(|&(score, _)| is_kept(score, rule.longest(), now));
                 Units::Log(entries)
             }
             Rule::Fixed { .. } => {
@@ -578,7 +740,7 @@ impl Space {
             }
             Rule::Acquire { .. } => Units::Leases(self.leases(key, now)?),
         };
-        Ok(Usage { rule, quotas, now, micros: self.micros, units })
+        Ok(Usage { rule, quotas, now, micros: self.micros, units, is_waiting: false })
     }
 
     /// The leases that have not ended.
@@ -638,7 +800,8 @@ impl Space {
         if is_known || is_counted {
             self.hold(key, rule, now);
         }
-        Ok(if is_known { decision.let_through() } else { decision }.reply(rule, report, now))
+        let at = after.turn_at(usage.now, &decision);
+        Ok(if is_known { decision.let_through() } else { decision }.reply(rule, report, at, now))
     }
 
     fn settle(&mut self, key: &[u8], rule: &Rule, actual: i64, now: i64) -> Result<Reply, &'static str> {
@@ -678,7 +841,7 @@ impl Space {
 
     /// Writes what a call leaves.
     fn write(&mut self, key: &[u8], before: &Usage<'_>, after: &Usage<'_>, is_counted: bool) {
-        let (rule, now) = (before.rule, before.now);
+        let (rule, now, at) = (before.rule, before.now, after.now);
         match (&before.units, &after.units) {
             (Units::Log(counted), _) => {
                 let compact = self.is_compact(key, rule);
@@ -692,12 +855,12 @@ impl Space {
                         let is_expired = |score: f64| score >= 0.0 && leaves(score, rule.longest()) <= now;
                         let mut left = members.clone();
                         let (mut expired, mut ahead) = (0, 0);
-                        for (_, score) in members.iter().filter(|(_, score)| !counts(*score, rule.longest(), now)) {
+                        for (_, score) in members.iter().filter(|(_, score)| !is_kept(*score, rule.longest(), now)) {
                             *(if is_expired(*score) { &mut expired } else { &mut ahead }) += 1;
                         }
                         let most = self.prunes(expired.max(ahead), counted.is_empty());
                         (expired, ahead) = (0, 0);
-                        left.retain(|&(_, score)| match counts(score, rule.longest(), now) {
+                        left.retain(|&(_, score)| match is_kept(score, rule.longest(), now) {
                             true => true,
                             false => {
                                 let removed = if is_expired(score) { &mut expired } else { &mut ahead };
@@ -711,14 +874,17 @@ impl Space {
                 };
                 let value = match value {
                     Value::Set(mut members) if is_counted => {
-                        let added = std::iter::repeat_n((Vec::new(), now as f64), rule.cost() as usize);
+                        let added = std::iter::repeat_n((Vec::new(), at as f64), rule.cost() as usize);
                         members.extend(added);
                         members.sort_by(|one, other| one.1.total_cmp(&other.1));
                         Value::Set(members)
                     }
                     value => value,
                 };
-                self.put(key, value, log_expiry(rule, now));
+                let old = self.keys.get(key).and_then(|stored| stored.expires).filter(|_| !counted.is_empty());
+                let Units::Log(entries) = &after.units else { unreachable!() };
+                let newest = entries.iter().map(|&(score, _)| score).fold(f64::MIN, f64::max);
+                self.put(key, value, expiry_of_log(rule, now, newest, old));
             }
             (_, Units::Counters(counters)) => {
                 for (counter, place) in counters.iter().zip(rule.places(key, now)) {
@@ -786,7 +952,9 @@ impl Space {
                 }
                 // A negative score is not a time, so nothing was taken then.
                 let fits = |score: f64| {
-                    score >= 0.0 && counts(score, rule.longest(), now) && at.is_none_or(|at| at as f64 == score)
+                    score >= 0.0
+                        && is_kept(score, rule.longest(), now)
+                        && at.map_or(score <= now as f64, |at| at as f64 == score)
                 };
                 // The newest first.
                 match self.keys.get_mut(key).map(|stored| &mut stored.value) {
@@ -806,7 +974,7 @@ impl Space {
                         }
                         entries.retain(|&(_, units)| units > 0);
                         // A log in which nothing counts any more goes.
-                        if !entries.iter().any(|&(stamp, _)| counts(stamp, rule.longest(), now)) {
+                        if !entries.iter().any(|&(stamp, _)| is_kept(stamp, rule.longest(), now)) {
                             entries.clear();
                         }
                     }
@@ -816,7 +984,7 @@ impl Space {
                     // The contract is silent on whether the expiry moves, and on whether what does not count goes.
                     let (least, most) = log_expiry(rule, now).expect("an expiry");
                     let all_count =
-                        value.live(false, |score| counts(score, rule.longest(), now)) == value.live(false, |_| true);
+                        value.live(false, |score| is_kept(score, rule.longest(), now)) == value.live(false, |_| true);
                     let expires = expires
                         .filter(|_| all_count)
                         .map(|(old_least, old_most)| (least.min(old_least), most.max(old_most)));
@@ -843,7 +1011,14 @@ impl Space {
                 nearest_seconds((counters[0].end.unwrap_or(counters[0].expires) - now).max(0))
             }
             Units::Arrival(arrival) => {
-                let (after, nanos) = (arrival - rule.interval() * i128::from(rule.cost()), usage.nanos(now));
+                // While somebody waits, only the last turn can be taken back.
+                let last = arrival - rule.interval() * i128::from(usage.quotas[0].limit);
+                let is_taken = match last > usage.nanos(now) {
+                    true => at == Some(up(last, 1_000_000)),
+                    false => at.is_none_or(|at| at <= now),
+                };
+                let units = if is_taken { rule.cost() } else { 0 };
+                let (after, nanos) = (arrival - rule.interval() * i128::from(units), usage.nanos(now));
                 // One that has passed is the same as none.
                 if *arrival > nanos && after > nanos {
                     self.put_arrival(key, after);
@@ -870,7 +1045,14 @@ impl Space {
         Ok(Reply::Integer(released as i64))
     }
 
-    fn all(&mut self, keys: &[Vec<u8>], rules: &[Rule], full: bool, now: i64) -> Result<Reply, &'static str> {
+    fn all(
+        &mut self,
+        keys: &[Vec<u8>],
+        rules: &[Rule],
+        within: Option<i64>,
+        full: bool,
+        now: i64,
+    ) -> Result<Reply, &'static str> {
         let parts = || keys.iter().zip(rules);
         let usages = parts().map(|(key, rule)| self.read(key, rule, false, now)).collect::<Result<Vec<_>, _>>()?;
         let found = parts().map(|(key, rule)| self.finds_hold(key, rule, now)).collect::<Result<Vec<_>, _>>()?;
@@ -895,10 +1077,57 @@ impl Space {
             let decision = &decided[*index].0;
             !rules[*index].force() && !decision.allowed && !decision.is_let_through
         };
-        let denying: Vec<usize> = (0..rules.len()).filter(denies).collect();
+        let mut denying: Vec<usize> = (0..rules.len()).filter(denies).collect();
+        let (mut turn, mut late) = (within.map(|_| 0), None);
+        if let Some(within) = within
+            && !denying.is_empty()
+        {
+            // Checks alone wait for nothing.
+            let within = if rules.iter().any(|rule| rule.cost() > 0) { within } else { 0 };
+            let own: Vec<Option<i64>> = usages.iter().map(|usage| usage.room(now)).collect();
+            let mut joint = own.iter().try_fold(now, |last, room| Some(last.max((*room)?)));
+            while let Some(at) = joint {
+                joint = usages.iter().try_fold(at, |at, usage| usage.room(at));
+                if joint == Some(at) {
+                    break;
+                }
+            }
+            let retry = |room: Option<i64>| room.map_or(NEVER, |room| (room - now - within).max(0));
+            let wait = joint.map(|joint| joint - now);
+            let mut own_waits: Vec<i64> = own.iter().map(|&room| retry(room)).collect();
+            if retry(joint) == 0 {
+                turn = wait;
+            } else {
+                late = Some(retry(joint));
+                // Where each has a turn by itself, the last of them has none.
+                if own_waits.iter().all(|&wait| wait == 0) {
+                    let last = own.iter().max();
+                    (0..own.len())
+                        .filter(|&index| Some(&own[index]) == last)
+                        .for_each(|index| own_waits[index] = retry(joint));
+                }
+            }
+            decided.clear();
+            for (usage, &own) in usages.iter().zip(&own_waits) {
+                let (mut decision, after, is_counted) = match late {
+                    None => usage.decide_waiting(within, wait, Charge::Always)?,
+                    Some(_) => usage.decide_waiting(within, None, Charge::Never)?,
+                };
+                if late.is_some() {
+                    (decision.allowed, decision.wait) = (own == 0, own);
+                }
+                decided.push((decision, after, is_counted));
+            }
+            denying = (0..rules.len()).filter(|&index| late.is_some() && own_waits[index] > 0).collect();
+        }
         let allowed = denying.is_empty();
         if allowed {
-            decided = decide_all(Charge::Always)?;
+            if turn.is_none_or(|wait| wait == 0) {
+                decided = decide_all(Charge::Always)?;
+            }
+            for (decision, ..) in &mut decided {
+                decision.turn = decision.turn.or(within.map(|within| (within, 0)));
+            }
             let counted = parts().zip(&decided).filter(|(_, (.., is_counted))| *is_counted);
             if counted.map(|((key, rule), _)| self.added(key, rule)).sum::<i64>() > ADDED_AT_MOST {
                 return Err(HEAVY);
@@ -931,15 +1160,17 @@ impl Space {
             denying.iter().copied().min_by_key(|&index| Reverse(decided[index].0.wait))
         };
         let index = index.expect("a rule");
-        let wait = match decided[index].0.wait {
+        let wait = match late.unwrap_or(decided[index].0.wait) {
             _ if allowed => 0,
             NEVER => -1,
             wait => wait,
         };
         let integers = [i64::from(allowed), index as i64, decided[index].0.binding().remaining(), wait];
-        let mut parts: Vec<Reply> = integers.map(Reply::Integer).to_vec();
+        let mut parts: Vec<Reply> = integers.into_iter().chain(turn).map(Reply::Integer).collect();
         if full {
-            let maps = decided.iter().zip(rules).map(|((decision, ..), rule)| decision.reply(rule, Report::Full, now));
+            let at = turn.map(|wait| now + wait);
+            let maps = decided.iter().zip(rules);
+            let maps = maps.map(|((decision, ..), rule)| decision.reply(rule, Report::Full, at, now));
             parts.push(Reply::Array(maps.collect()));
         }
         Ok(Reply::Array(parts))
@@ -949,7 +1180,8 @@ impl Space {
     fn heal(&mut self, key: &[u8], usage: &Usage<'_>) {
         match &usage.units {
             Units::Log(entries) if !entries.is_empty() && self.lacks_expiry(key) => {
-                self.keys.get_mut(key).expect("a log").expires = log_expiry(usage.rule, usage.now);
+                let newest = entries.iter().map(|&(score, _)| score).fold(f64::MIN, f64::max);
+                self.keys.get_mut(key).expect("a log").expires = expiry_of_log(usage.rule, usage.now, newest, None);
             }
             Units::Counters(_) => self.write(key, usage, usage, false),
             Units::Leases(leases) if self.lacks_expiry(key) => {
@@ -1010,11 +1242,16 @@ impl Reply {
 
     fn map<'a>(pairs: impl Iterator<Item = (&'a Heard, &'a Heard)>) -> Option<Self> {
         let value = |(index, (name, value)): (usize, (&Heard, &Heard))| match (name, value) {
-            (Heard::BulkString(name), Heard::Int(value)) if NAMES.get(index)?.as_bytes() == name => Some(*value),
+            (Heard::BulkString(name), Heard::Int(value))
+                if NAMES.get(index).copied().unwrap_or("wait-ms").as_bytes() == name =>
+            {
+                Some(*value)
+            }
             _ => None,
         };
-        let values: Option<Vec<i64>> = pairs.enumerate().map(value).collect();
-        values?.try_into().ok().map(Self::Map)
+        let mut values = pairs.enumerate().map(value).collect::<Option<Vec<i64>>>()?;
+        let wait = if values.len() > NAMES.len() { values.pop() } else { None };
+        values.try_into().ok().map(|values| Self::Map(values, wait))
     }
 
     /// Whether a server may reply this.
@@ -1028,9 +1265,9 @@ impl Reply {
     /// The waits in a reply.
     pub fn waits(&self) -> Vec<i64> {
         match self {
-            Self::Map([_, _, _, _, retry, next, reset, ..]) => vec![*retry, *next, *reset],
+            Self::Map([_, _, _, _, retry, next, reset, ..], _) => vec![*retry, *next, *reset],
             Self::Array(parts) => match &parts[..] {
-                [Self::Integer(_), _, _, Self::Integer(wait)] => vec![*wait],
+                [Self::Integer(_), _, _, Self::Integer(wait), ..] => vec![*wait],
                 parts => parts.iter().flat_map(Self::waits).collect(),
             },
             _ => Vec::new(),

@@ -50,12 +50,16 @@ end
 local open_log = nil
 local make_logs = (not ONLY or ONLY == 'sliding') and function()
   local ceil = math.ceil
-  local function renewed_expiry(log, exists)
-    local wanted = log.now + 2 * log.window
-    local lag = exists and wanted - (expiry_of(log.key, log.now) or math.huge)
-    if lag ~= 0 and not (lag and lag > 0 and lag < 1000 and (lag + 1) * 10 <= log.window) then
-      return wanted
+  local function renewed_expiry(log, exists, newest_stamp)
+    local wanted, current = log.now + 2 * log.window, exists and expiry_of(log.key, log.now)
+    local newest = (log.beyond > 0 or log.turn) and newest_stamp(log)
+    local least = newest and newest + log.window or 0
+    local lag = current and wanted - current
+    if lag and (lag <= 0 or lag < 1000 and (lag + 1) * 10 <= log.window) and current >= least
+      and (lag >= 0 or newest or newest_stamp(log) > log.now) then
+      return nil
     end
+    return wanted > least and wanted or least
   end
   local sorted, compact = nil, nil
   local function make_sorted()
@@ -72,8 +76,8 @@ local make_logs = (not ONLY or ONLY == 'sliding') and function()
       end
       local card = call('ZCARD', key)
       local log = {
-        key = key, window = window, now = now, card = card, live = live, units = live, permanent = 0, ahead = 0, expired = 0,
-        added = 0, members = false,
+        key = key, window = window, now = now, last_kept = now + (window > 3600000 and window or 3600000), card = card,
+        live = live, units = live, beyond = 0, permanent = 0, ahead = 0, expired = 0, added = 0, members = false, turn = false,
       }
       local stale = card - live
       if stale > 0 then
@@ -89,13 +93,22 @@ local make_logs = (not ONLY or ONLY == 'sliding') and function()
         if stale > 0 then
           log.permanent = call('ZCOUNT', key, '-inf', '(0')
           log.ahead = stale - log.permanent
-          log.units = live + log.permanent
+          if log.ahead > 0 then
+            log.beyond = call('ZCOUNT', key, format('(%d', now + window), log.last_kept)
+            log.ahead = log.ahead - log.beyond
+          end
+          log.live = live + log.beyond
+          log.units = log.live + log.permanent
         end
       end
       return log
     end
     local function plan(log, units)
       log.added = units
+    end
+    local function newest_stamp(log)
+      local newest = call('ZREVRANGEBYSCORE', log.key, log.last_kept, later(log.now - log.window), 'WITHSCORES', 'LIMIT', 0, 1)
+      return ceil(tonumber(newest[2] or 0))
     end
     local function apply(log, kept)
       local key, now, window, added, suffix = log.key, log.now, log.window, log.added, log.card
@@ -116,30 +129,32 @@ local make_logs = (not ONLY or ONLY == 'sliding') and function()
         if log.ahead > 1000 then
           call('ZREMRANGEBYRANK', key, -log.ahead, 1000 - 1 - log.ahead)
         elseif log.ahead > 0 then
-          call('ZREMRANGEBYSCORE', key, format('(%d', now + window), '+inf')
+          call('ZREMRANGEBYSCORE', key, format('(%d', log.last_kept), '+inf')
         end
       end
+      local at = log.turn or now
+      suffix = log.turn and added > 0 and call('ZCOUNT', key, at, at) or suffix
       while added == 1 do
-        added = 1 - call('ZADD', key, 'NX', now, format('%d-%d', now, suffix))
+        added = 1 - call('ZADD', key, 'NX', at, format('%d-%d', at, suffix))
         suffix = suffix + 1
       end
       while added > 0 do
         local words = {}
         for index = 1, added do
-          words[2 * index - 1], words[2 * index] = now, format('%d-%d', now, suffix)
+          words[2 * index - 1], words[2 * index] = at, format('%d-%d', at, suffix)
           suffix = suffix + 1
         end
         added = added - call('ZADD', key, 'NX', unpack(words))
       end
-      local expiry = (log.added > 0 or log.units > 0) and renewed_expiry(log, log.units > 0)
+      local expiry = (log.added > 0 or log.units > 0) and renewed_expiry(log, log.units > 0, newest_stamp)
       if expiry then
         call('PEXPIREAT', key, expiry)
       end
     end
-    sorted = {read = read, plan = plan, apply = apply}
+    sorted = {read = read, plan = plan, apply = apply, newest_stamp = newest_stamp}
     function sorted.complete()
       local function stamped_after(log, time)
-        return call('ZCOUNT', log.key, later(time), log.now + log.window)
+        return call('ZCOUNT', log.key, later(time), log.last_kept)
       end
       sorted.stamped_after = stamped_after
       function sorted.later_than(log, time)
@@ -151,8 +166,14 @@ local make_logs = (not ONLY or ONLY == 'sliding') and function()
           return ceil(tonumber(call('ZREVRANGE', log.key, rank, rank, 'WITHSCORES')[2]))
         end
       end
+      function sorted.place_from(log, units)
+        if stamped_after(log, log.now) + units <= 16384 then
+          return log.now
+        end
+        return sorted.stamp_of(log, 16384 - units) or log.now
+      end
       sorted.refundable = HELD and function(log, at)
-        return at > log.now - log.window and at <= log.now + log.window and call('ZCOUNT', log.key, at, at) or 0
+        return at > log.now - log.window and at <= log.last_kept and call('ZCOUNT', log.key, at, at) or 0
       end
       function sorted.refund(log, cost, at)
         local now, window, members = log.now, log.window, {}
@@ -162,8 +183,8 @@ local make_logs = (not ONLY or ONLY == 'sliding') and function()
         if cost > 1000 then
           fail('ERR COST above 1000 needs a compact log: a sorted set takes one member a unit (rl.sliding-storage auto or compact; RL.RESET a key that is a sorted set)')
         elseif not at then
-          members = call('ZREVRANGEBYSCORE', log.key, now + window, later(now - window), 'LIMIT', 0, cost)
-        elseif at > now - window and at <= now + window then
+          members = call('ZREVRANGEBYSCORE', log.key, now, later(now - window), 'LIMIT', 0, cost)
+        elseif at > now - window and at <= log.last_kept then
           members = call('ZREVRANGEBYSCORE', log.key, at, at, 'LIMIT', 0, cost)
         end
         log.members = #members > 0 and members
@@ -213,7 +234,9 @@ local make_logs = (not ONLY or ONLY == 'sliding') and function()
     end
     local function open(key, window, now, exists)
       if not exists then
-        return {key = key, window = window, now = now, permanent = 0, is_empty = true, units = 0, length = 0, added = 0}
+        return {
+          key = key, window = window, now = now, permanent = 0, beyond = 0, is_empty = true, units = 0, length = 0, added = 0, turn = false,
+        }
       end
       local text = call('GETRANGE', key, -1024, -1)
       local length, head = #text, text
@@ -251,7 +274,7 @@ local make_logs = (not ONLY or ONLY == 'sliding') and function()
         fail('ERR rl: the log at this key is damaged; RL.RESET removes it')
       end
       return {
-        key = key, window = window, now = now, permanent = 0, is_empty = false, is_pruned = false, units = units,
+        key = key, window = window, now = now, permanent = 0, beyond = 0, turn = false, is_empty = false, is_pruned = false, units = units,
         length = length, text = text, base = length - #text, bytes = tail, shift = length, upto = 0,
         footer = footer, origin = before, head_at = head_at, head_units = 0, head_stamp = newest - age,
         end_at = end_at, end_units = units, end_stamp = newest, added = 0, change = false,
@@ -425,11 +448,12 @@ local make_logs = (not ONLY or ONLY == 'sliding') and function()
       return (search or make_search()).seek(log, by_units, bound)
     end
     local function read(key, window, now, exists)
-      local log, expired_to, latest = open(key, window, now, exists), now - window, now + window
-      if not exists or log.head_stamp > expired_to and log.end_stamp <= latest then
+      local log, expired_to, counted = open(key, window, now, exists), now - window, now + window
+      if not exists or log.head_stamp > expired_to and log.end_stamp <= counted then
         return log
       end
-      log.is_pruned = true
+      local latest = now + (window > 3600000 and window or 3600000)
+      log.is_pruned = log.head_stamp <= expired_to or log.end_stamp > latest
       log.is_empty = log.end_stamp <= expired_to or log.head_stamp > latest
       if not log.is_empty and log.head_stamp <= expired_to then
         local entry, _, units, _, _, _, stamp = seek(log, false, expired_to)
@@ -441,6 +465,13 @@ local make_logs = (not ONLY or ONLY == 'sliding') and function()
         log.end_at, log.end_units, log.end_stamp = before, units, stamp
       end
       log.units = log.is_empty and 0 or log.end_units - log.head_units
+      if not log.is_empty and log.end_stamp > counted then
+        local _, _, units = nil, nil, log.head_units
+        if log.head_stamp <= counted then
+          _, _, units = seek(log, false, counted)
+        end
+        log.beyond = log.end_units - units
+      end
       return log
     end
     local function make_writer()
@@ -679,7 +710,7 @@ local make_logs = (not ONLY or ONLY == 'sliding') and function()
             or rewrite(log, compaction, at, end_units, end_stamp, nil, at, end_units, end_stamp)
           return
         end
-        local new = {stamp = log.now, weight = units}
+        local new = {stamp = log.turn or log.now, weight = units}
         if new.stamp > 281474976710655 then
           fail("ERR rl: the server's clock is before 1970 or after 10889")
         elseif units > 9007199254740991 - log.units then
@@ -728,6 +759,11 @@ local make_logs = (not ONLY or ONLY == 'sliding') and function()
           from_at, from_units, from_stamp, after_at, after_units, until_at, until_units, until_stamp = stamped(log, time)
         elseif not log.is_empty then
           from_units, until_at, until_units, until_stamp = log.head_units, log.end_at, log.end_units, log.end_stamp
+          if log.end_stamp > log.now then
+            local _, kept = first_rewritable(log)
+            _, until_at, until_units, until_stamp = seek(log, false, log.now)
+            from_units = min(max(kept or 0, log.head_units), until_units)
+          end
         end
         local taken = from_units and min(until_units - from_units, units) or 0
         if taken == 0 then
@@ -764,9 +800,13 @@ local make_logs = (not ONLY or ONLY == 'sliding') and function()
         (writer or make_writer()).commit(log, units, compaction)
       end
     end
+    local function newest_stamp(log)
+      local newest = log.is_empty and 0 or log.end_stamp
+      return log.turn and log.turn > newest and log.turn or newest
+    end
     local function apply(log, kept)
       local change, key = log.change, log.key
-      local expiry = kept and (log.added > 0 or not log.is_empty) and renewed_expiry(log, not log.is_empty)
+      local expiry = kept and (log.added > 0 or not log.is_empty) and renewed_expiry(log, not log.is_empty, newest_stamp)
       if change and change.removed then
         call('UNLINK', key)
       elseif change and change.whole then
@@ -787,7 +827,7 @@ local make_logs = (not ONLY or ONLY == 'sliding') and function()
         end
       end
     end
-    compact = {is_compact = true, read = read, plan = plan, apply = apply}
+    compact = {is_compact = true, read = read, plan = plan, apply = apply, newest_stamp = newest_stamp}
     function compact.complete()
       function compact.later_than(log, time)
         if log.is_empty or time >= log.end_stamp then
@@ -799,6 +839,14 @@ local make_logs = (not ONLY or ONLY == 'sliding') and function()
         return log.end_units - units
       end
       compact.stamped_after = compact.later_than
+      function compact.place_from(log)
+        local first = log.is_empty and 0 or block_of(log.end_at - 1) + 1 - 116
+        if log.is_empty or first <= block_of(log.head_at) then
+          return log.now
+        end
+        local _, _, stamp = (search or make_search()).block_mark(log, first)
+        return stamp > log.now and stamp or log.now
+      end
       function compact.stamp_of(log, rank)
         if rank < log.units then
           local _, _, _, _, _, _, stamp = seek(log, true, log.end_units - rank - 1)
@@ -880,7 +928,7 @@ local plain_sliding = (not ONLY or PLAIN and ONLY == 'sliding') and function(key
   if needed > 1000 and not store.is_compact then
     fail('ERR COST above 1000 needs a compact log: a sorted set takes one member a unit (rl.sliding-storage auto or compact; RL.RESET a key that is a sorted set)')
   end
-  local used = log.units
+  local used = log.units - log.beyond
   local allowed = limit - used >= needed
   store.plan(log, allowed and needed or 0, 'due')
   store.apply(log, true)
@@ -910,10 +958,15 @@ local make_run = not PLAIN and function()
     local _, _, name, words = find(syntax, '^(%u+) (.*)$')
     if command ~= lower(name) then
       _, _, words = find(syntax, '^(.*) %[')
-      words = command == 'refund' and string.gsub(words, ' %[HOLD.-%]', '') .. ' [AT ms]' or command == 'settle' and words .. ' ACTUAL n'
-        or words .. (command == 'peek' and ' [FULL | EACH]' or ' [FULL]')
+      local waits, gsub = find(words, 'WITHIN ms]', 1, true), string.gsub
+      words = gsub(gsub(words, ' | WITHIN ms%]', ']'), ' %[WITHIN ms%]', '')
+      words = command == 'refund' and gsub(words, ' %[HOLD.-%]', '') .. ' [AT ms]' or command == 'settle' and words .. ' ACTUAL n'
+        or words .. ((waits or command == 'all') and ' [WITHIN ms]' or '') .. (command == 'peek' and ' [FULL | EACH]' or ' [FULL]')
     end
     fail('ERR syntax error: expected ' .. words)
+  end
+  local function wait_of(word)
+    return within(word, 0, 3600000) or fail('ERR WITHIN must be an integer number of milliseconds from 0 to 3600000')
   end
   local function options(rule, words, at, command, syntax)
     while words[at] do
@@ -936,6 +989,10 @@ local make_run = not PLAIN and function()
           rule.cost = within(words[at] or bad_words(command, syntax), least, 9007199254740991)
             or fail(least == 1 and 'ERR COST must be an integer from 1 to 9007199254740991' or 'ERR COST must be an integer from 0 to 9007199254740991')
         end
+      elseif option == 'WITHIN' and find(syntax, 'WITHIN ms]', 1, true)
+        and not (command == 'all' or command == 'refund' or command == 'settle') then
+        at = at + 1
+        rule.within = wait_of(words[at] or bad_words(command, syntax))
       elseif option == 'AT' and command == 'refund' then
         at = at + 1
         rule.at = within(words[at] or bad_words(command, syntax), 0, 9007199254740991) or fail('ERR AT must be a unix time in milliseconds, an integer from 0 to 9007199254740991')
@@ -981,6 +1038,8 @@ local make_run = not PLAIN and function()
     at = options(rule, words, at, command, syntax)
     if rule.HOLD and rule.cost == 0 then
       fail('ERR COST must be an integer from 1 to 9007199254740991')
+    elseif rule.WITHIN and (rule.FORCE or rule.HOLD) then
+      fail('ERR WITHIN takes neither FORCE nor HOLD')
     end
     rule.needed = max(1, rule.cost) -- COST 0 asks whether there is room for a unit.
     return rule, at
@@ -1232,6 +1291,17 @@ local make_run = not PLAIN and function()
   end
   local make_sliding = (not ONLY or ONLY == 'sliding') and function()
     local sliding = nil
+    local function judge(rule, state)
+      local log = state.log
+      state.quotas, state.allowed = {}, true
+      for index = 1, rule.count do
+        local used = rule.count == 1 and not state.turn_in and log.units - log.beyond or sliding.used(rule, state, index)
+        local allowed = rule.limits[index] - used >= rule.needed
+        state.quotas[index] =
+          {limit = rule.limits[index], window = rule.windows[index], before = used, used = used, allowed = allowed}
+        state.allowed = state.allowed and allowed
+      end
+    end
     local function verdict(rule, state)
       local log, store = state.log, state.store
       if rule.cost > 1000 and not store.is_compact then
@@ -1239,14 +1309,13 @@ local make_run = not PLAIN and function()
       elseif rule.count > 1 then
         sliding.complete()
         state.newer = store.stamped_after(log, state.now)
+      else
+        state.newer = log.beyond
       end
-      state.quotas, state.allowed = {}, true
-      for index = 1, rule.count do
-        local used = rule.count == 1 and log.units or sliding.used(rule, state, index)
-        local allowed = rule.limits[index] - used >= rule.needed
-        state.quotas[index] =
-          {limit = rule.limits[index], window = rule.windows[index], before = used, used = used, allowed = allowed}
-        state.allowed = state.allowed and allowed
+      judge(rule, state)
+      if rule.WITHIN then
+        sliding.complete()
+        sliding.wait(rule, state)
       end
     end
     local function decide(rule, state, counts, is_short)
@@ -1268,6 +1337,7 @@ local make_run = not PLAIN and function()
       elseif state.retry > 0 and rule.count > 1 and (state.newer > 0 or state.added > 0) then
         state.retry = sliding.retry_in_all(rule, state, state.retry)
       end
+      state.retry = state.late or state.retry
       for index = 1, rule.count do
         quotas[index].used = quotas[index].before + state.added
       end
@@ -1280,9 +1350,9 @@ local make_run = not PLAIN and function()
       local function stamp_of(state, rank)
         local log, store = state.log, state.store
         if state.added > 0 then
-          state.newer = state.newer or store.stamped_after(log, state.now)
-          if rank >= state.newer then
-            if rank < state.newer + state.added then
+          state.later = state.later or store.stamped_after(log, state.now)
+          if rank >= state.later then
+            if rank < state.later + state.added then
               return state.now
             end
             rank = rank - state.added
@@ -1292,10 +1362,10 @@ local make_run = not PLAIN and function()
       end
       local function room_at(rule, state, windows, leftovers, from)
         local log, store, at = state.log, state.store, from
-        local is_exact = rule.count > 1 and state.newer > 0
+        local is_exact, rounds = state.newer > 0, state.may_wait and 6 or math.huge
         repeat
           local begun = at
-          is_exact = is_exact and budget.lookups >= #windows
+          is_exact, rounds = is_exact and rounds > 0 and budget.lookups >= #windows, rounds - 1
           budget.lookups = is_exact and budget.lookups - #windows or budget.lookups
           for index = 1, #windows do
             local ahead = is_exact and store.stamped_after(log, at + windows[index]) or 0
@@ -1328,8 +1398,8 @@ local make_run = not PLAIN and function()
       end
       function sliding.used(rule, state, index)
         local log, store, window = state.log, state.store, rule.windows[index]
-        if index == rule.count then
-          return log.units
+        if index == rule.count and not state.turn_in then
+          return log.units - log.beyond
         end
         local used = store.later_than(log, state.now - window)
         return state.newer > 0 and used - store.stamped_after(log, state.now + window) or used
@@ -1342,13 +1412,60 @@ local make_run = not PLAIN and function()
         if quota.used > 0 then
           next_after = left < 0 and -1 or wait(rule, state, quota.window, left)
         end
-        local reset = wait(rule, state, quota.window, 0)
+        local reset, turn_in = wait(rule, state, quota.window, 0), state.turn_in or 0
         return {
-          limit = quota.limit, used = quota.used, next = next_after, reset = reset, window = quota.window, at = state.now,
+          limit = quota.limit, used = quota.used, next = next_after < 0 and -1 or next_after + turn_in, reset = reset + turn_in,
+          window = quota.window, at = state.now,
         }
       end
       function sliding.statuses(rule, state, each)
-        return (several or make_several()).statuses(sliding, rule, state, each, status)
+        local statuses = (several or make_several()).statuses(sliding, rule, state, each, status)
+        for index = 1, state.late and each and #statuses or 0 do
+          local own = statuses[index]
+          own.retry = own.window == state.binding.window and state.late or own.retry > 0 and max(0, own.retry - state.within) or own.retry
+          own.allowed = own.retry == 0
+        end
+        return statuses
+      end
+      function sliding.first_room(rule, state, from)
+        local windows, leftovers, newer = {}, {}, state.newer
+        for index = 1, rule.count do
+          windows[index], leftovers[index] = rule.windows[index], leftover(rule, state, index)
+          if leftovers[index] < 0 then
+            return nil
+          end
+        end
+        state.may_wait, state.newer = true, state.store.stamped_after(state.log, from)
+        local room = room_at(rule, state, windows, leftovers, from)
+        state.newer = newer
+        return room
+      end
+      function sliding.outlook(rule, state)
+        local room = sliding.first_room(rule, state, state.now)
+        return room, rule.cost > 0 and state.store.place_from(state.log, rule.cost) or state.now
+      end
+      function sliding.retry_within(room, place, within, now)
+        return room and max(0, room - now - within, min(place - now, room - now)) or -1
+      end
+      function sliding.take(rule, state, turn)
+        state.late = nil
+        if turn > state.now then
+          state.turn_in, state.now, state.log.turn = turn - state.now, turn, rule.cost > 0 and turn
+          state.newer = state.store.stamped_after(state.log, turn)
+          judge(rule, state)
+        end
+      end
+      function sliding.wait(rule, state)
+        state.may_wait, state.shows_wait, state.within = true, true, rule.cost > 0 and rule.within or 0
+        if not state.allowed then
+          local room, place = sliding.outlook(rule, state)
+          local late = sliding.retry_within(room, place, state.within, state.now)
+          if late == 0 then
+            sliding.take(rule, state, room)
+          else
+            state.late = late
+          end
+        end
       end
       sliding.leave_out = HELD and function(rule, state)
         if not state.leave_out then
@@ -1356,7 +1473,7 @@ local make_run = not PLAIN and function()
           if store.complete then
             store.complete()
           end
-          local rest = {units = log.units, permanent = log.permanent}
+          local rest = {units = log.units, beyond = log.beyond, permanent = log.permanent}
           local function left_out_after(time)
             local units = 0
             for index = 1, #left_out do
@@ -1392,6 +1509,7 @@ local make_run = not PLAIN and function()
             end
             units = min(units, part.there - part.units)
             part.units, rest.units = part.units + units, rest.units - units
+            rest.beyond = at > log.now + log.window and rest.beyond - units or rest.beyond
           end
         end
         state.leave_out(rule.cost, rule.at)
@@ -1405,15 +1523,16 @@ local make_run = not PLAIN and function()
         local gone = taken
         if at then
           gone = at > now - window and at <= now + window and taken or 0
-        elseif taken > 0 then
-          gone = min(max(0, used - log.permanent), max(0, taken - store.stamped_after(log, now + window)))
+        elseif taken > 0 and rule.count > 1 then
+          local later = store.stamped_after(log, now) - store.stamped_after(log, now + window)
+          gone = min(taken, max(0, used - log.permanent - later))
         end
         store.apply(log, false)
         return {taken, used - gone, ceil(window / 1000)}
       end
     end
     local function parse(words, at, command)
-      local rule, behind = quotas_and_options(words, at, command, 'SLIDING windowSec limit [windowSec limit ...] [COST n] [HOLD holder leaseSec] [FORCE] [FULL | EACH]')
+      local rule, behind = quotas_and_options(words, at, command, 'SLIDING windowSec limit [windowSec limit ...] [COST n] [HOLD holder leaseSec | WITHIN ms] [FORCE] [FULL | EACH]')
       if rule.longest < 0 then
         fail(format('ERR %s must be a number of seconds from 0.001 to 2147483647 with at most three decimal places', 'windowSec'))
       end
@@ -1422,7 +1541,7 @@ local make_run = not PLAIN and function()
     end
     local function read(rule, key, now, _, _, _, prunes)
       local log, store = (open_log or make_logs())(key, rule.longest, now, rule.COST, prunes and rule.cost <= 1000)
-      if store.complete and (sliding.statuses or rule.count > 1 or rule.FULL or rule.EACH) then
+      if store.complete and (sliding.statuses or rule.count > 1 or rule.FULL or rule.EACH or rule.WITHIN) then
         store.complete()
       end
       return {log = log, store = store, now = now, added = 0}
@@ -1431,9 +1550,9 @@ local make_run = not PLAIN and function()
       state.store.plan(state.log, state.added, budget.compaction)
       budget.compaction = not state.log.is_compacted and budget.compaction
     end
-    local function reply(_, state)
+    local function reply(rule, state)
       local binding = state.binding
-      return {state.allowed and 1 or 0, binding.before, ceil(binding.window / 1000)}
+      return {state.allowed and 1 or 0, binding.before, ceil(binding.window / 1000), rule.WITHIN and (state.turn_in or 0)}
     end
     local function apply(_, state)
       state.store.apply(state.log, true)
@@ -1441,11 +1560,12 @@ local make_run = not PLAIN and function()
     local set_missing_expiry = not ONLY and function(_, state)
       local log = state.log
       if log.units > 0 and not expiry_of(log.key, log.now) then
-        call('PEXPIREAT', log.key, log.now + 2 * log.window)
+        local newest = log.beyond > 0 and state.store.newest_stamp(log) or 0
+        call('PEXPIREAT', log.key, max(log.now + log.window, newest) + log.window)
       end
     end
     sliding = {
-      syntax = 'SLIDING windowSec limit [windowSec limit ...] [COST n] [HOLD holder leaseSec] [FORCE] [FULL | EACH]', parse = parse, read = read, verdict = verdict, decide = decide, plan = plan, reply = reply,
+      syntax = 'SLIDING windowSec limit [windowSec limit ...] [COST n] [HOLD holder leaseSec | WITHIN ms] [FORCE] [FULL | EACH]', parse = parse, read = read, verdict = verdict, decide = decide, plan = plan, reply = reply,
       apply = apply, set_missing_expiry = set_missing_expiry, complete = complete,
     }
     return sliding
@@ -1748,6 +1868,7 @@ local make_run = not PLAIN and function()
       end
     end
     local function verdict(rule, state)
+      state.shows_wait = rule.WITHIN
       state.asked_seconds, state.asked_nanos = intervals(rule, rule.quantity)
       if not state.asked_seconds
         or not at_most(state.asked_seconds, state.asked_nanos, rule.tolerance_seconds, rule.tolerance_nanos) then
@@ -1756,8 +1877,19 @@ local make_run = not PLAIN and function()
       end
       local seconds, nanos = plus(state.debt_seconds, state.debt_nanos, state.asked_seconds, state.asked_nanos)
       state.allowed, state.wait = at_most(seconds, nanos, rule.tolerance_seconds, rule.tolerance_nanos), 0
-      if not state.allowed then
-        state.wait = max(1, to_millis(minus(seconds, nanos, rule.tolerance_seconds, rule.tolerance_nanos)))
+      if state.allowed then
+        return
+      end
+      seconds, nanos = minus(seconds, nanos, rule.tolerance_seconds, rule.tolerance_nanos)
+      state.wait = to_millis(seconds, nanos)
+      if rule.WITHIN and rule.quantity > 0 then
+        local turn_in = state.wait
+        state.wait = max(0, turn_in - rule.within)
+        state.allowed = state.wait == 0
+        if state.allowed then
+          state.turn_in, state.over_seconds, state.over_nanos = turn_in, seconds, nanos
+          state.turn_at = to_millis(plus(state.seconds, state.nanos, seconds, nanos))
+        end
       end
     end
     local function decide(rule, state, counts)
@@ -1793,6 +1925,9 @@ local make_run = not PLAIN and function()
       end
       function throttle.statuses(rule, state)
         local used, next_after = used_by(rule, state.ahead_seconds, state.ahead_nanos), 0
+        if state.turn_at then
+          used = used_by(rule, minus(state.ahead_seconds, state.ahead_nanos, state.over_seconds, state.over_nanos)) -- As of the turn.
+        end
         if used > 0 then
           local seconds, nanos = times(rule.seconds, rule.nanos, rule.limit - state.remaining - 1)
           next_after = to_millis(minus(state.ahead_seconds, state.ahead_nanos, seconds, nanos))
@@ -1800,12 +1935,17 @@ local make_run = not PLAIN and function()
         return {{
           allowed = state.allowed, limit = rule.limit, used = used, retry = state.wait, next = next_after,
           reset = to_millis(state.ahead_seconds, state.ahead_nanos),
-          window = to_millis(rule.tolerance_seconds, rule.tolerance_nanos), at = state.now,
+          window = to_millis(rule.tolerance_seconds, rule.tolerance_nanos), at = state.turn_at or state.now,
         }}
       end
       function throttle.refund(rule, state)
         check_time(state.seconds, state.nanos)
-        local before, quantity = used_by(rule, state.debt_seconds, state.debt_nanos), rule.quantity
+        local before, quantity, last = used_by(rule, state.debt_seconds, state.debt_nanos), rule.quantity, state.now
+        if not at_most(state.debt_seconds, state.debt_nanos, rule.tolerance_seconds, rule.tolerance_nanos) then
+          local seconds, nanos = plus(state.seconds, state.nanos, state.debt_seconds, state.debt_nanos)
+          last = to_millis(minus(seconds, nanos, rule.tolerance_seconds, rule.tolerance_nanos))
+        end
+        quantity = max(rule.at or state.now, state.now) == last and quantity or 0
         local seconds, nanos = intervals(rule, quantity)
         if not seconds or at_most(state.debt_seconds, state.debt_nanos, seconds, nanos) then
           seconds, nanos, quantity = 0, 0, before
@@ -1813,7 +1953,7 @@ local make_run = not PLAIN and function()
           seconds, nanos = minus(state.debt_seconds, state.debt_nanos, seconds, nanos)
         end
         state.ahead_seconds, state.ahead_nanos = seconds, nanos
-        state.counts = before > 0 and rule.quantity > 0
+        state.counts = before > 0 and quantity > 0
         throttle.apply(rule, state)
         return {quantity, used_by(rule, seconds, nanos), ceil(to_millis(seconds, nanos) / 1000)}
       end
@@ -1859,7 +1999,7 @@ local make_run = not PLAIN and function()
         rule.quantity = within(word, 0, 9007199254740991) or fail('ERR quantity must be an integer from 0 to 9007199254740991')
         at = at + 1
       end
-      at = options(rule, words, at, command, 'THROTTLE max_burst count period [quantity] [FULL]')
+      at = options(rule, words, at, command, 'THROTTLE max_burst count period [quantity] [WITHIN ms] [FULL]')
       rule.seconds, rule.nanos = interval_of(period, count)
       if not rule.seconds then
         fail('ERR count must be at most one request a nanosecond of the period')
@@ -1876,10 +2016,11 @@ local make_run = not PLAIN and function()
         state.allowed and 0 or 1, rule.limit, state.remaining,
         state.wait > 0 and ceil(state.wait / 1000) or -1,
         ceil(to_millis(state.ahead_seconds, state.ahead_nanos) / 1000),
+        rule.WITHIN and (state.turn_in or 0),
       }
     end
     throttle = {
-      syntax = 'THROTTLE max_burst count period [quantity] [FULL]', parse = parse, read = read, verdict = verdict, decide = decide, reply = reply, apply = apply,
+      syntax = 'THROTTLE max_burst count period [quantity] [WITHIN ms] [FULL]', parse = parse, read = read, verdict = verdict, decide = decide, reply = reply, apply = apply,
       complete = complete,
     }
     return throttle
@@ -2053,13 +2194,13 @@ local make_run = not PLAIN and function()
     for index = 1, #maps do
       local status = maps[index]
       local map = {
-        ye = 0, rt = 0, bex = 0, xl = 0, bcm = 0, ij = 0, aru = 0, br = 0,
-        ['at-ms'] = status.at, ['window-ms'] = status.window, ['reset-after-ms'] = status.reset,
+        ye = 0, rt = 0, bex = 0, xl = 0, bcm = 0, ij = 0, aru = 0, br = 0, re = 0,
+        ['wait-ms'] = state.shows_wait and (state.turn_in or 0) or nil, ['at-ms'] = status.at, ['window-ms'] = status.window, ['reset-after-ms'] = status.reset,
         ['next-after-ms'] = status.next, ['retry-after-ms'] = state.is_held and 0 or status.retry,
         ['remaining'] = max(0, status.limit - status.used), ['used'] = status.used, ['limit'] = status.limit,
         ['allowed'] = (status.allowed or state.is_held) and 1 or 0,
       }
-      map.ye, map.rt, map.bex, map.xl, map.bcm, map.ij, map.aru, map.br = nil, nil, nil, nil, nil, nil, nil, nil
+      map.ye, map.rt, map.bex, map.xl, map.bcm, map.ij, map.aru, map.br, map.re = nil, nil, nil, nil, nil, nil, nil, nil, nil
       maps[index] = {map = map}
     end
     return maps
@@ -2334,14 +2475,32 @@ local make_run = not PLAIN and function()
         parts[#parts + 1] = {kind = kind, rule = rule, key = keys[#parts + 1]}
         at = behind
       end
-      local full = words[at] ~= nil and upper(words[at]) == 'FULL' and at == #words
+      local full, within_ms = false, nil
       local declared = #parts < #keys and declared_behind(keys, parts)
-      if words[at] and not full and not rule_of(upper(words[at])) then
-        bad_words('all', parts[#parts].kind.syntax)
-      elseif words[at] and not full or #parts < #keys and not declared then
-        fail('ERR syntax error: expected one rule a key [FULL]')
+      while words[at] do
+        local option = upper(words[at])
+        if option == 'FULL' and not full then
+          full = true
+        elseif option == 'WITHIN' and not within_ms then
+          at = at + 1
+          within_ms = wait_of(words[at] or fail('ERR syntax error: expected one rule a key [WITHIN ms] [FULL]'))
+        elseif rule_of(option) then
+          fail('ERR syntax error: expected one rule a key [WITHIN ms] [FULL]')
+        else
+          bad_words('all', parts[#parts].kind.syntax)
+        end
+        at = at + 1
       end
-      return parts, full, declared
+      if #parts < #keys and not declared then
+        fail('ERR syntax error: expected one rule a key [WITHIN ms] [FULL]')
+      end
+      for index = 1, within_ms and #parts or 0 do
+        local rule = parts[index].rule
+        if not parts[index].kind.outlook or rule.FORCE or rule.HOLD then
+          fail('ERR RL.ALL takes WITHIN where every rule is SLIDING, and none has FORCE or HOLD')
+        end
+      end
+      return parts, full, within_ms, declared
     end
     local function read_all(parts, now, seconds, nanos, declared)
       local has_ended = false
@@ -2355,8 +2514,44 @@ local make_run = not PLAIN and function()
       end
       return has_ended
     end
+    local function wait(parts, within_ms)
+      local now, room, place, counts = parts[1].state.now, parts[1].state.now, 0, false
+      for index = 1, #parts do
+        local part = parts[index]
+        part.room, part.place = part.kind.outlook(part.rule, part.state)
+        room = room and part.room and max(room, part.room)
+        place, counts = max(place, part.place), counts or part.rule.cost > 0
+      end
+      local last = nil
+      while room and room ~= last do
+        last = room
+        for index = 1, #parts do
+          room = room and parts[index].kind.first_room(parts[index].rule, parts[index].state, room)
+        end
+      end
+      within_ms = counts and within_ms or 0 -- Checks alone wait for nothing.
+      local late, any_denies, longest = parts[1].kind.retry_within(room, place, within_ms, now), false, 0
+      for index = 1, #parts do
+        local part = parts[index]
+        local own = part.kind.retry_within(part.room, part.place, 0, now)
+        part.late, part.alone = part.kind.retry_within(part.room, part.place, within_ms, now), own < 0 and math.huge or own
+        any_denies, longest = any_denies or part.late ~= 0, max(longest, part.alone)
+      end
+      for index = 1, #parts do
+        local part = parts[index]
+        part.denies = false
+        if late == 0 then
+          part.kind.take(part.rule, part.state, room)
+        else
+          part.state.late = not any_denies and part.alone == longest and late or part.late
+          part.denies, part.state.within = part.state.late ~= 0, within_ms
+          part.state.allowed = not part.denies
+        end
+      end
+      return late
+    end
     all = function(keys, words, at)
-      local parts, full, declared = parse(keys, words, at)
+      local parts, full, within_ms, declared = parse(keys, words, at)
       local now, seconds, nanos = clock()
       check_apart(parts, now, declared)
       local has_ended = read_all(parts, now, seconds, nanos, declared)
@@ -2393,9 +2588,12 @@ local make_run = not PLAIN and function()
         if is_known or part.holds and part.holds.own then
           part.state.is_held = true
         end
+        part.state.shows_wait = within_ms ~= nil
         part.denies = not (part.state.allowed or part.rule.FORCE or part.state.is_held)
         allowed = allowed and not part.denies
       end
+      local late = within_ms and not allowed and wait(parts, within_ms)
+      allowed = allowed or late == 0
       local binding, longest, left, limit, maps = nil, 0, nil, nil, {}
       for index = 1, #parts do
         local part = parts[index]
@@ -2431,7 +2629,11 @@ local make_run = not PLAIN and function()
           held.apply(part.rule, part.holds, part.counts)
         end
       end
-      return {allowed and 1 or 0, binding - 1, left, longest == math.huge and -1 or longest, full and maps or nil}
+      local retry = not allowed and late or longest
+      local reply = {allowed and 1 or 0, binding - 1, left, retry == math.huge and -1 or retry}
+      reply[#reply + 1] = within_ms and (parts[1].state.turn_in or 0)
+      reply[#reply + 1] = full and maps or nil
+      return reply
     end
     return all
   end

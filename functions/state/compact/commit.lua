@@ -163,7 +163,7 @@ function writer.commit(log, units, compaction)
       or rewrite(log, compaction, at, end_units, end_stamp, nil, at, end_units, end_stamp)
     return
   end
-  local new = {stamp = log.now, weight = units}
+  local new = {stamp = log.turn or log.now, weight = units}
   if new.stamp > LATEST then
     fail("ERR rl: the server's clock is before 1970 or after 10889")
   elseif units > MOST - log.units then
@@ -216,6 +216,11 @@ function writer.refund(log, units, time, compaction)
     from_at, from_units, from_stamp, after_at, after_units, until_at, until_units, until_stamp = stamped(log, time)
   elseif not log.is_empty then
     from_units, until_at, until_units, until_stamp = log.head_units, log.end_at, log.end_units, log.end_stamp
+    if log.end_stamp > log.now then
+      local _, kept = first_rewritable(log)
+      _, until_at, until_units, until_stamp = seek(log, false, log.now)
+      from_units = min(max(kept or 0, log.head_units), until_units)
+    end
   end
   local taken = from_units and min(until_units - from_units, units) or 0
   if taken == 0 then

@@ -17,7 +17,9 @@ include 'state/compact/format'
 -- Opens the log at a key that has a string, or nothing.
 local function open(key, window, now, exists)
   if not exists then
-    return {key = key, window = window, now = now, permanent = 0, is_empty = true, units = 0, length = 0, added = 0}
+    return {
+      key = key, window = window, now = now, permanent = 0, beyond = 0, is_empty = true, units = 0, length = 0, added = 0, turn = false,
+    }
   end
   local text = call('GETRANGE', key, -AT_ONCE, -1)
   local length, head = #text, text
@@ -55,7 +57,7 @@ local function open(key, window, now, exists)
     fail(LOG_IS_DAMAGED)
   end
   return {
-    key = key, window = window, now = now, permanent = 0, is_empty = false, is_pruned = false, units = units,
+    key = key, window = window, now = now, permanent = 0, beyond = 0, turn = false, is_empty = false, is_pruned = false, units = units,
     length = length, text = text, base = length - #text, bytes = tail, shift = length, upto = 0,
     footer = footer, origin = before, head_at = head_at, head_units = 0, head_stamp = newest - age,
     end_at = end_at, end_units = units, end_stamp = newest, added = 0, change = false,
@@ -73,13 +75,14 @@ local function seek(log, by_units, bound)
   return (search or make_search()).seek(log, by_units, bound)
 end
 
--- Reads a log for its longest window, and drops what does not count. The string stays as it is until something is written.
+-- Reads a log for its longest window, and drops what is not kept. The string stays as it is until something is written.
 local function read(key, window, now, exists)
-  local log, expired_to, latest = open(key, window, now, exists), now - window, now + window
-  if not exists or log.head_stamp > expired_to and log.end_stamp <= latest then
+  local log, expired_to, counted = open(key, window, now, exists), now - window, now + window
+  if not exists or log.head_stamp > expired_to and log.end_stamp <= counted then
     return log
   end
-  log.is_pruned = true
+  local latest = now + (window > LONGEST_WAIT and window or LONGEST_WAIT)
+  log.is_pruned = log.head_stamp <= expired_to or log.end_stamp > latest
   log.is_empty = log.end_stamp <= expired_to or log.head_stamp > latest
   if not log.is_empty and log.head_stamp <= expired_to then
     local entry, _, units, _, _, _, stamp = seek(log, false, expired_to)
@@ -91,6 +94,13 @@ local function read(key, window, now, exists)
     log.end_at, log.end_units, log.end_stamp = before, units, stamp
   end
   log.units = log.is_empty and 0 or log.end_units - log.head_units
+  if not log.is_empty and log.end_stamp > counted then
+    local _, _, units = nil, nil, log.head_units
+    if log.head_stamp <= counted then
+      _, _, units = seek(log, false, counted)
+    end
+    log.beyond = log.end_units - units
+  end
   return log
 end
 

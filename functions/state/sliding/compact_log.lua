@@ -1,5 +1,7 @@
 -- A compact log as the log of a sliding window; see mod.lua.
 
+local MOST_BLOCKS_AHEAD = 116 -- Turns are added while the entries ahead of the clock begin in so many of the last blocks.
+
 local function plan(log, units, compaction)
   log.change, log.added = nil, units
   if units > 0 or log.is_pruned then
@@ -7,9 +9,14 @@ local function plan(log, units, compaction)
   end
 end
 
+local function newest_stamp(log)
+  local newest = log.is_empty and 0 or log.end_stamp
+  return log.turn and log.turn > newest and log.turn or newest
+end
+
 local function apply(log, kept)
   local change, key = log.change, log.key
-  local expiry = kept and (log.added > 0 or not log.is_empty) and renewed_expiry(log, not log.is_empty)
+  local expiry = kept and (log.added > 0 or not log.is_empty) and renewed_expiry(log, not log.is_empty, newest_stamp)
   if change and change.removed then
     call('UNLINK', key)
   elseif change and change.whole then
@@ -31,7 +38,7 @@ local function apply(log, kept)
   end
 end
 
-compact = {is_compact = true, read = read, plan = plan, apply = apply}
+compact = {is_compact = true, read = read, plan = plan, apply = apply, newest_stamp = newest_stamp}
 
 -- Adds what the plain form does not need.
 function compact.complete()
@@ -46,6 +53,16 @@ function compact.complete()
   end
 
   compact.stamped_after = compact.later_than
+
+  -- An entry of now always has its place before those that are later, also where they are written anew behind it.
+  function compact.place_from(log)
+    local first = log.is_empty and 0 or block_of(log.end_at - 1) + 1 - MOST_BLOCKS_AHEAD
+    if log.is_empty or first <= block_of(log.head_at) then
+      return log.now
+    end
+    local _, _, stamp = (search or make_search()).block_mark(log, first)
+    return stamp > log.now and stamp or log.now
+  end
 
   function compact.stamp_of(log, rank)
     if rank < log.units then

@@ -5,7 +5,7 @@ local log, store, left_out = state.log, state.store, {}
 if store.complete then
   store.complete()
 end
-local rest = {units = log.units, permanent = log.permanent}
+local rest = {units = log.units, beyond = log.beyond, permanent = log.permanent}
 
 local function left_out_after(time)
   local units = 0
@@ -44,4 +44,5 @@ state.leave_out = function(units, at)
   end
   units = min(units, part.there - part.units)
   part.units, rest.units = part.units + units, rest.units - units
+  rest.beyond = at > log.now + log.window and rest.beyond - units or rest.beyond
 end

@@ -48,6 +48,10 @@ const FEWEST_DEAD_WHEN_FULL: usize = 64 << 10;
 /// The most bytes of later entries that one call writes anew.
 const MOST_REWRITTEN: usize = 32 << 10;
 
+/// Turns are added to a log while the entries ahead of the clock begin in its last blocks, up to this many bytes of them. Fewer than
+/// [`MOST_REWRITTEN`]: the same entries take at most a twentieth more in another place.
+const MOST_AHEAD: usize = 29 << 10;
+
 /// What a log usually needs beside its live entries: the header, a block head, the footer and a new entry.
 const ROOM_FOR_ENDS: usize = 80;
 
@@ -89,9 +93,9 @@ impl Compact {
         Ok(Self { ends: format::read(bytes)?, is_pruned: false })
     }
 
-    /// Drops the entries that do not count. The string stays as it is until the edit that [`Self::commit`] returns.
+    /// Drops the entries that are not kept. The string stays as it is until the edit that [`Self::commit`] returns.
     pub fn prune(&mut self, bytes: &[u8], span: Span) -> Result<(), Flaw> {
-        let (expired, latest) = (span.expired.millis(), span.latest.millis());
+        let (expired, latest) = (span.expired.millis(), span.kept.millis());
         let Ends { head, end, .. } = self.ends;
         if self.is_empty() || (head.stamp > expired && end.stamp <= latest) {
             return Ok(());
@@ -184,20 +188,41 @@ impl Compact {
         self.rewrite(bytes, place, Some(new), place, compaction).map(Some)
     }
 
-    /// Takes back the newest units, or units stamped at exactly a time. Returns how many, which may be fewer than requested, and the
-    /// edit that does it. The edit also stores what was pruned.
+    /// The first time at which turns may be added: there are not too many entries later than `now`. An entry of `now`
+    /// always has its place before them, also where they are written anew behind it: each block may end in filler then.
+    pub fn place_from(&self, bytes: &[u8], now: Time) -> Result<Time, Flaw> {
+        let first = self.last_block().saturating_add(1).saturating_sub(MOST_AHEAD / BLOCK);
+        if self.is_empty() || first <= block_of(self.ends.head.at) {
+            return Ok(now);
+        }
+        Ok(now.max(Time::from_millis(self.block_mark(bytes, first)?.stamp)))
+    }
+
+    /// The newest stamp.
+    pub fn newest_stamp(&self) -> Time {
+        Time::from_millis(self.ends.end.stamp)
+    }
+
+    /// Takes back the newest units that are not later than `now`, or units stamped at exactly a time. Returns how many, which may be fewer
+    /// than requested, and the edit that does it. The edit also stores what was pruned.
     ///
-    /// Units stamped at a time are not taken back if more than [`MOST_REWRITTEN`] bytes of entries are later.
+    /// Units are not taken back if more than [`MOST_REWRITTEN`] bytes of entries are later.
     pub fn refund(
         &self,
         bytes: &[u8],
         units: i64,
         time: Option<Time>,
+        now: Time,
         compaction: Compaction,
     ) -> Result<(i64, Option<Edit>), Flaw> {
         let Ends { head, end, .. } = self.ends;
         let (stamped, since, until) = match time {
-            None => (None, head.units, end),
+            None if self.is_empty() || end.stamp <= now.millis() => (None, head.units, end),
+            None => {
+                let until = self.seek(bytes, |mark| mark.stamp <= now.millis())?.before;
+                let since = self.first_rewritable(bytes)?.map_or(head.units, |first| first.units.max(head.units));
+                (None, since.min(until.units), until)
+            }
             Some(time) => match self.stamped(bytes, time.millis())? {
                 Some((first, until)) => (Some(first), first.before.units, until),
                 None => (None, end.units, end),

@@ -30,8 +30,14 @@ fn at(millis: i64) -> Time {
     Time::from_millis(millis)
 }
 
+/// What is further ahead than the window is not kept here, so that it is dropped in short histories, too.
 fn span(now: i64, window: i64) -> Span {
-    Span::at(at(now), Window::from_millis(window).unwrap())
+    let window = Window::from_millis(window).unwrap();
+    between(at(now).minus(window), at(now).plus(window))
+}
+
+fn between(expired: Time, latest: Time) -> Span {
+    Span { expired, latest, kept: latest }
 }
 
 /// What the server does with a change. An empty string stands for no key.
@@ -163,8 +169,8 @@ impl History {
                     3..20 => 40,
                     _ => weight,
                 };
-                let (refunded, edit) = log.refund(&bytes, most, time.map(at), Compaction::IfDue).unwrap();
-                assert_eq!(refunded, take_back(&mut model, most, time, &log, &bytes));
+                let (refunded, edit) = log.refund(&bytes, most, time.map(at), at(now), Compaction::IfDue).unwrap();
+                assert_eq!(refunded, take_back(&mut model, most, time, now, &log, &bytes));
                 assert_eq!(edit.is_some(), has_expired || refunded > 0);
                 edit
             } else {
@@ -221,11 +227,11 @@ fn check_size(log: &Compact, bytes: &[u8], edit: Option<&Edit>) {
 }
 
 /// Takes the newest units out of a model, or those at a time that can be rewritten. Returns how many.
-fn take_back(model: &mut Vec<(i64, i64)>, most: i64, time: Option<i64>, log: &Compact, bytes: &[u8]) -> i64 {
+fn take_back(model: &mut Vec<(i64, i64)>, most: i64, time: Option<i64>, now: i64, log: &Compact, bytes: &[u8]) -> i64 {
     let units = |entries: &[(i64, i64)]| entries.iter().map(|entry| entry.1).sum::<i64>();
-    let until = time.map_or(model.len(), |time| model.partition_point(|entry| entry.0 <= time));
+    let until = model.partition_point(|entry| entry.0 <= time.unwrap_or(now));
     let since = time.map_or(0, |time| model.partition_point(|entry| entry.0 < time));
-    let first = log.first_rewritable(bytes).unwrap().filter(|_| time.is_some());
+    let first = log.first_rewritable(bytes).unwrap().filter(|_| time.is_some() || until < model.len());
     let first = first.map_or(0, |mark| mark.units - log.ends.head.units);
     let before = units(&model[..since]).max(first);
     let refunded = (units(&model[..until]) - before).max(0).min(most);
@@ -268,7 +274,7 @@ fn exercise(bytes: &[u8], random: &mut fastrand::Rng) {
             _ => random.i64(..),
         };
         let (expired, other) = (time(random), time(random));
-        let span = Span { expired: at(expired.min(other)), latest: at(expired.max(other)) };
+        let span = between(at(expired.min(other)), at(expired.max(other)));
         if random.bool() && log.prune(bytes, span).is_err() {
             continue;
         }
@@ -284,10 +290,12 @@ fn exercise(bytes: &[u8], random: &mut fastrand::Rng) {
         let most = random.i64(0..=heaviest);
         let edit = match random.bool() {
             true => log.commit(bytes, addition, [Compaction::IfDue, Compaction::Never][random.usize(..2)]),
-            false => log.refund(bytes, most, time, Compaction::IfDue).map(|(refunded, edit)| {
-                assert!(refunded <= most.min(log.units()));
-                edit
-            }),
+            false => log.refund(bytes, most, time, at(random.i64(oldest - 2..=newest + 2)), Compaction::IfDue).map(
+                |(refunded, edit)| {
+                    assert!(refunded <= most.min(log.units()));
+                    edit
+                },
+            ),
         };
         if let Ok(edit) = edit {
             let mut after = bytes.to_vec();
@@ -437,19 +445,20 @@ fn a_long_log_takes_every_change() {
                     0 => {
                         // Some expire, and some are ahead of the clock.
                         let (expired, latest) = (at(oldest + random.i64(0..40)), at(newest - random.i64(0..40)));
-                        log.prune(&bytes, Span { expired, latest }).unwrap();
+                        log.prune(&bytes, between(expired, latest)).unwrap();
                         model.retain(|entry| entry.0 > expired.millis() && entry.0 <= latest.millis());
                         commit(&log, &bytes, None)
                     }
                     1 => {
-                        let (refunded, edit) = log.refund(&bytes, weight, Some(at(stamp)), Compaction::IfDue).unwrap();
-                        assert_eq!(refunded, take_back(&mut model, weight, Some(stamp), &log, &bytes));
+                        let (refunded, edit) =
+                            log.refund(&bytes, weight, Some(at(stamp)), at(newest), Compaction::IfDue).unwrap();
+                        assert_eq!(refunded, take_back(&mut model, weight, Some(stamp), newest, &log, &bytes));
                         Ok(edit)
                     }
                     2 => {
                         let most = weight.min(100);
-                        let (refunded, edit) = log.refund(&bytes, most, None, Compaction::IfDue).unwrap();
-                        assert_eq!(refunded, take_back(&mut model, most, None, &log, &bytes));
+                        let (refunded, edit) = log.refund(&bytes, most, None, at(stamp), Compaction::IfDue).unwrap();
+                        assert_eq!(refunded, take_back(&mut model, most, None, stamp, &log, &bytes));
                         Ok(edit)
                     }
                     3 => {
@@ -532,9 +541,9 @@ fn a_log_that_is_full_says_so_and_is_moved_where_that_helps() {
         let bytes = full(dead);
         let mut log = open(&bytes);
         let expired = at(log.oldest().unwrap().millis() + 20);
-        log.prune(&bytes, Span { expired, latest: at(newest) }).unwrap();
+        log.prune(&bytes, between(expired, at(newest))).unwrap();
         assert!(matches!(log.commit(&bytes, None, Compaction::Never), Ok(Some(Edit::Write(_, None)))));
-        assert!(matches!(log.refund(&bytes, 1_000, None, Compaction::IfDue), Ok((1_000, Some(_)))));
+        assert!(matches!(log.refund(&bytes, 1_000, None, at(newest), Compaction::IfDue), Ok((1_000, Some(_)))));
     }
     let mut bytes = full(entries / 4);
     assert!(open(&bytes).is_compaction_due(&bytes));
@@ -570,7 +579,7 @@ fn units_are_taken_back() {
     model.into_iter().for_each(|(stamp, weight)| append(&mut bytes, stamp, weight));
     let refund = |units, time: Option<i64>| {
         let mut after = bytes.clone();
-        let (refunded, edit) = open(&bytes).refund(&bytes, units, time.map(at), Compaction::IfDue).unwrap();
+        let (refunded, edit) = open(&bytes).refund(&bytes, units, time.map(at), at(LATEST), Compaction::IfDue).unwrap();
         apply(edit.clone(), &mut after);
         (refunded, if after.is_empty() { vec![] } else { verify(&after) }, edit)
     };
@@ -593,8 +602,8 @@ fn units_are_taken_back() {
     // What has expired in the same call is written down with it, and is not given back.
     let mut log = open(&bytes);
     log.prune(&bytes, span(NOW + 105, 100)).unwrap();
-    assert_eq!(log.refund(&bytes, 1, Some(at(NOW + 5)), Compaction::IfDue).unwrap().0, 0);
-    let (refunded, edit) = log.refund(&bytes, 1, Some(at(NOW + 9)), Compaction::IfDue).unwrap();
+    assert_eq!(log.refund(&bytes, 1, Some(at(NOW + 5)), at(NOW), Compaction::IfDue).unwrap().0, 0);
+    let (refunded, edit) = log.refund(&bytes, 1, Some(at(NOW + 9)), at(NOW), Compaction::IfDue).unwrap();
     assert!(matches!(edit, Some(Edit::Write(_, None) | Edit::Replace(_))));
     apply(edit, &mut bytes);
     assert_eq!((refunded, verify(&bytes)), (1, vec![(NOW + 9, 1), e]));
@@ -605,7 +614,7 @@ fn a_refund_near_the_end_writes_the_end() {
     let mut bytes = vec![];
     (0..5_000).for_each(|number| append(&mut bytes, NOW + number, 3));
     for (units, time) in [(1, None), (5, None), (300, None), (3, Some(NOW + 4_999)), (2, Some(NOW + 4_990))] {
-        let (refunded, edit) = open(&bytes).refund(&bytes, units, time.map(at), Compaction::IfDue).unwrap();
+        let (refunded, edit) = open(&bytes).refund(&bytes, units, time.map(at), at(LATEST), Compaction::IfDue).unwrap();
         assert_eq!(refunded, units);
         assert!(edit.as_ref().is_some_and(|edit| written(edit) < 120), "{units} at {time:?}: {edit:?}");
         let mut after = bytes.clone();
@@ -841,7 +850,7 @@ fn an_entry_before_the_head_may_open_a_block() {
     (0..255).for_each(|_| append(&mut bytes, NOW, 1));
     (0..400).for_each(|_| append(&mut bytes, NOW + 10, 1));
     let mut log = open(&bytes);
-    log.prune(&bytes, Span { expired: at(NOW), latest: at(NOW + 10) }).unwrap();
+    log.prune(&bytes, between(at(NOW), at(NOW + 10))).unwrap();
     assert_eq!(log.ends.head.at, 259, "the head should be the last byte of its block");
     let edit = commit(&log, &bytes, Some((NOW + 5, 1_000))).unwrap();
     assert!(matches!(edit, Some(Edit::Write(Patch { offset: 259, .. }, None))));
@@ -880,7 +889,7 @@ fn filled() -> Vec<u8> {
 fn filler_does_not_stay_where_the_log_was_cut() {
     let mut bytes = filled();
     let mut log = open(&bytes);
-    log.prune(&bytes, Span { expired: at(NOW), latest: at(NOW + 50) }).unwrap();
+    log.prune(&bytes, between(at(NOW), at(NOW + 50))).unwrap();
     let edit = commit(&log, &bytes, Some((NOW + 20, 1))).unwrap();
     apply(edit, &mut bytes);
     assert_eq!(verify(&bytes), [vec![(NOW + 10, 1); 195], vec![(NOW + 20, 1)]].concat());
@@ -895,5 +904,36 @@ fn filler_is_nothing_but_filler() {
     bytes[259] = 0x81;
     assert_eq!(insert(&bytes), Err(Flaw::Damaged));
     // A search does not read these bytes.
-    assert_eq!(open(&bytes).prune(&bytes, Span { expired: at(NOW), latest: at(NOW + 200_000) }), Ok(()));
+    assert_eq!(open(&bytes).prune(&bytes, between(at(NOW), at(NOW + 200_000))), Ok(()));
+}
+
+/// Turns as short as they are, as heavy as they can be, and mixed: once no more are given, a request of any time from then on has its place
+/// before them, however the queue is written anew.
+#[test]
+fn an_entry_of_now_has_its_place_before_a_queue_that_is_full() {
+    for (stride, heaviest) in [(0, 1), (20, 1), (100, 3), (100, MOST_UNITS >> 18), (9, 500)] {
+        let mut random = fastrand::Rng::with_seed(stride as u64 + heaviest as u64);
+        let mut bytes = vec![];
+        (0..300).for_each(|number| append(&mut bytes, NOW - 300 + number, 1));
+        let (mut turn, mut given) = (NOW + 1_000, vec![]);
+        while open(&bytes).place_from(&bytes, at(NOW)).unwrap() == at(NOW) {
+            turn += stride;
+            append(&mut bytes, turn, random.i64(1..=heaviest));
+            given.push(turn);
+        }
+        assert!(given.len() > 2_000, "{stride}, {heaviest}: {}", given.len());
+        // Denied until the first of them are over, and no longer.
+        let place = open(&bytes).place_from(&bytes, at(NOW)).unwrap();
+        assert!((given[0]..=turn).contains(&place.millis()));
+        assert!(open(&bytes).place_from(&bytes, at(place.millis() - 1)).unwrap() > at(place.millis() - 1));
+        assert_eq!(open(&bytes).place_from(&bytes, place), Ok(place));
+        // Requests that are counted at once.
+        for number in 0..700 {
+            let now = NOW + number;
+            append(&mut bytes, now, random.i64(1..=heaviest));
+            let end = open(&bytes).later_than(&bytes, at(now - 1)).unwrap()
+                - open(&bytes).later_than(&bytes, at(now)).unwrap();
+            assert!(end > 0, "{stride}, {heaviest}: request {number} has another time");
+        }
+    }
 }

@@ -16,7 +16,8 @@ use super::held::{self, Ended, Hold, Holdable, Holding, Note};
 use super::plan::{Change, Changes, OpenKey};
 use super::{Budget, CounterSet, OpenKeys, Plan, State, Stored, Suffix, WRONG_TYPE};
 use crate::limit::sliding::{self, History, Span};
-use crate::limit::{Cost, Decision, Detail, Micros, Refund, Request, Time};
+use crate::limit::turn::{self, Outlook};
+use crate::limit::{Cost, Decision, Detail, Micros, Refund, Request, Retry, Time, Turn};
 use crate::server::{Call, Context, Error, Key, Kind, Mode, ReadOnly};
 
 /// The forms of a log.
@@ -40,8 +41,10 @@ pub struct Log<'a, M: Mode> {
     request: &'a Request,
     now: Time,
     form: Form,
-    /// The units that count.
+    /// The units that are kept.
     units: i64,
+    /// Those of them that are too far ahead to count.
+    beyond: i64,
     /// What a decision does not count of them: one element a stamp, the latest first.
     left_out: Vec<LeftOut>,
 }
@@ -65,21 +68,21 @@ impl Stored for Sliding {
     fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Self::State<'a, M>, Error> {
         let (key, time) = (Key::open(ctx, call.key), now.time());
         let span = Span::at(time, self.request.quotas.longest());
-        let (units, form) = match (key.kind(), self.storage) {
+        let (units, beyond, form) = match (key.kind(), self.storage) {
             (Kind::SortedSet, _) | (Kind::Empty, Storage::SortedSet) => {
-                let (units, sorted) = Sorted::read(&key, span, time);
-                (units, Form::Sorted(sorted))
+                let (units, beyond, sorted) = Sorted::read(&key, span, time);
+                (units, beyond, Form::Sorted(sorted))
             }
             (Kind::String, _) => {
                 let bytes = key.bytes();
                 let mut log = Compact::open(bytes)?;
                 log.prune(bytes, span)?;
-                (log.units(), Form::Compact(log))
+                (log.units(), log.later_than(bytes, span.latest)?, Form::Compact(log))
             }
-            (Kind::Empty, Storage::Compact) => (0, Form::Compact(Compact::EMPTY)),
+            (Kind::Empty, Storage::Compact) => (0, 0, Form::Compact(Compact::EMPTY)),
             (Kind::Other, _) => return Err(WRONG_TYPE),
         };
-        let log = Log { key, request: &self.request, now: time, form, units, left_out: Vec::new() };
+        let log = Log { key, request: &self.request, now: time, form, units, beyond, left_out: Vec::new() };
         Holding::read(self, log, ctx, call, now)
     }
 
@@ -158,9 +161,44 @@ impl<M: Mode> Log<'_, M> {
         self.left_out.iter().take_while(|part| part.stamp > time).map(|part| part.units).sum()
     }
 
-    /// The expiry of the key, if anything in the log counts: without that, the key is removed or created anew.
+    /// The expiry of the key, if anything in the log is kept: without that, the key is removed or created anew.
     fn expiry(&self) -> Option<Time> {
         if self.units == 0 { None } else { self.key.expiry().map(Time::from_millis) }
+    }
+
+    /// The expiry that the key gets, if that is another one than `current`. `turn`: of a request that is counted and waits.
+    fn renewed_expiry(&self, current: Option<Time>, turn: Option<Time>) -> Option<Time> {
+        let newest = || match &self.form {
+            Form::Sorted(sorted) => sorted.stamp_of(&self.key, 0, self.units),
+            Form::Compact(log) => (self.units > 0).then(|| log.newest_stamp()),
+        };
+        let far = if self.beyond > 0 || turn.is_some() { turn.max(newest()) } else { None };
+        let window = self.request.quotas.longest();
+        sliding::renewed_expiry(current, self.now, window, far, || newest() > Some(self.now))
+    }
+
+    /// Whether the request takes units.
+    pub fn counts(&self) -> bool {
+        self.request.cost > Cost::NOTHING
+    }
+
+    /// The first time, not before `from`, at which the request fits, as far as it is looked for.
+    pub fn first_room(&self, budget: &Budget, from: Time) -> Result<Option<Time>, Error> {
+        Ok(turn::first_room(self, self.request, &budget.lookups, self.now, from)?)
+    }
+
+    pub fn outlook(&self, budget: &Budget) -> Result<Outlook, Error> {
+        Ok(Outlook::of(self, self.request, &budget.lookups, self.now)?)
+    }
+
+    /// Decides on the request as one of several that have their turn together.
+    pub fn take(&self, turn: Turn, detail: Detail, may_count: bool, budget: &Budget) -> Result<Decision, Error> {
+        Ok(turn::take(self, self.request, turn, detail, may_count, &budget.lookups, self.now)?)
+    }
+
+    /// The same where they have no turn. `retry`: when this one would have one by itself.
+    pub fn deny(&self, within: i64, retry: Retry, detail: Detail, budget: &Budget) -> Result<Decision, Error> {
+        Ok(turn::deny(self, self.request, within, retry, detail, &budget.lookups, self.now)?)
     }
 }
 
@@ -168,16 +206,21 @@ impl<'a, M: Mode> State<'a, M> for Log<'a, M> {
     fn decide(&self, detail: Detail, may_count: bool, budget: &Budget) -> Result<Decision, Error> {
         match self.form {
             Form::Sorted(_) if self.request.cost.units() > MOST_ADDED => Err(TOO_MANY_MEMBERS),
-            _ => Ok(sliding::decide(self, self.request, detail, may_count, &budget.lookups, self.now)?),
+            _ => Ok(match self.request.within {
+                None => sliding::decide(self, self.request, detail, may_count, &budget.lookups, self.now)?,
+                Some(within) => turn::decide(self, self.request, within, detail, may_count, &budget.lookups, self.now)?,
+            }),
         }
     }
 
-    fn plan(&self, counted: bool, budget: &Budget) -> Result<Plan, Error> {
-        let units = self.request.cost.units();
+    fn plan(&self, decision: &Decision, budget: &Budget) -> Result<Plan, Error> {
+        let (units, counted) = (self.request.cost.units(), decision.counted);
+        let turn = decision.turn.filter(|turn| counted && turn.wait > 0).map(|turn| turn.at);
         let expiry = match counted || self.units > 0 {
-            true => sliding::renewed_expiry(self.expiry(), self.now, self.request.quotas.longest()),
+            true => self.renewed_expiry(self.expiry(), turn),
             false => None,
         };
+        let at = turn.unwrap_or(self.now);
         match &self.form {
             Form::Sorted(sorted) => {
                 let mut changes = Changes::new();
@@ -186,7 +229,8 @@ impl<'a, M: Mode> State<'a, M> for Log<'a, M> {
                 }
                 if counted {
                     budget.add(units)?;
-                    changes.push(Change::ZaddNew { at: self.now, count: units });
+                    let others = turn.map(|turn| sorted.count_at(&self.key, turn));
+                    changes.push(Change::ZaddNew { at, count: units, others });
                 }
                 if let Some(at) = expiry {
                     changes.push(Change::PexpireAt(at));
@@ -194,19 +238,18 @@ impl<'a, M: Mode> State<'a, M> for Log<'a, M> {
                 Ok(changes.into())
             }
             Form::Compact(log) => {
-                let addition = counted.then_some((self.now, units));
-                let edit = log.commit(self.key.bytes(), addition, budget.compaction())?;
+                let edit = log.commit(self.key.bytes(), counted.then_some((at, units)), budget.compaction())?;
                 Ok(self.plan_of(edit, expiry, budget))
             }
         }
     }
 
-    fn check_room(&self) -> Result<(), Error> {
+    fn check_room(&self, decision: &Decision) -> Result<(), Error> {
         match &self.form {
             // Without what is left out there is more room than the bytes show.
             Form::Compact(log) if self.left_out.is_empty() => {
-                let units = self.request.cost.units();
-                log.commit(self.key.bytes(), Some((self.now, units)), Compaction::IfFull)?;
+                let at = decision.turn.map_or(self.now, |turn| turn.at);
+                log.commit(self.key.bytes(), Some((at, self.request.cost.units())), Compaction::IfFull)?;
                 Ok(())
             }
             Form::Compact(_) | Form::Sorted(_) => Ok(()),
@@ -219,7 +262,7 @@ impl<'a, M: Mode> State<'a, M> for Log<'a, M> {
 
     fn set_missing_expiry(&self) -> Plan {
         let is_missing = self.units > 0 && self.key.expiry().is_none();
-        let expiry = sliding::renewed_expiry(None, self.now, self.request.quotas.longest()).filter(|_| is_missing);
+        let expiry = if is_missing { self.renewed_expiry(None, None) } else { None };
         Plan::of(expiry.map(Change::PexpireAt))
     }
 
@@ -232,7 +275,7 @@ impl<'a, M: Mode> State<'a, M> for Log<'a, M> {
                 (members.len() as i64, Plan::of((!members.is_empty()).then_some(Change::Zrem(members))))
             }
             Form::Compact(log) => {
-                let (taken, edit) = log.refund(self.key.bytes(), units, at, budget.compaction())?;
+                let (taken, edit) = log.refund(self.key.bytes(), units, at, self.now, budget.compaction())?;
                 (taken, self.plan_of(edit, None, budget))
             }
         };
@@ -249,6 +292,21 @@ impl<M: Mode> History for Log<'_, M> {
 
     fn units(&self) -> i64 {
         self.units.saturating_sub(self.left_out.iter().map(|part| part.units).sum())
+    }
+
+    fn beyond(&self) -> i64 {
+        if self.beyond == 0 {
+            return 0;
+        }
+        let latest = self.now.plus(self.request.quotas.longest());
+        self.beyond.saturating_sub(self.left_out_after(latest))
+    }
+
+    fn place_from(&self, units: i64) -> Result<Time, Flaw> {
+        match &self.form {
+            Form::Sorted(sorted) => Ok(sorted.place_from(&self.key, units, self.units)),
+            Form::Compact(log) => log.place_from(self.key.bytes(), self.now),
+        }
     }
 
     fn stamped_after(&self, time: Time) -> Result<i64, Flaw> {

@@ -11,6 +11,9 @@ use crate::limit::Time;
 use crate::limit::sliding::Span;
 use crate::server::{Error, Key, Mode, OwnedStr, ScoreRange};
 
+/// So many members may be ahead of the clock that a turn is given.
+const MOST_AHEAD: i64 = 16_384;
+
 pub const TOO_MANY_MEMBERS: Error = Error::Line(
     c"ERR COST above 1000 needs a compact log: a sorted set takes one member a unit (rl.sliding-storage auto or compact; \
       RL.RESET a key that is a sorted set)",
@@ -27,17 +30,19 @@ pub struct Sorted {
 }
 
 impl Sorted {
-    /// Reads a key that has no value or a sorted set. Returns also how many units count.
-    pub fn read(key: &Key<'_, impl Mode>, span: Span, now: Time) -> (i64, Self) {
-        let bounds = Bounds { expired: span.expired, latest: Some(span.latest), before_epoch: true };
-        let (units, stale) = stale::find(key, bounds);
-        (units, Self { stale, span, now, permanent: OnceCell::new(), ahead: OnceCell::new() })
+    /// Reads a key that has no value or a sorted set. Returns also how many units are kept, and how many of them are too far ahead to
+    /// count.
+    pub fn read(key: &Key<'_, impl Mode>, span: Span, now: Time) -> (i64, i64, Self) {
+        let any_beyond = key.any_in(ScoreRange::above(score(span.latest), f64::INFINITY));
+        let latest = any_beyond.then_some(span.kept);
+        let (units, stale) = stale::find(key, Bounds { expired: span.expired, latest, before_epoch: true });
+        let beyond = if any_beyond { key.count_in(stamped_in(span.latest, span.kept)) } else { 0 };
+        (units, beyond, Self { stale, span, now, permanent: OnceCell::new(), ahead: OnceCell::new() })
     }
 
-    /// The newest members, or those stamped at a time, at most this many.
+    /// The newest members that are not later than now, or those stamped at a time, at most this many.
     pub fn newest(&self, key: &Key<'_, impl Mode>, most: i64, at: Option<Time>) -> Vec<OwnedStr> {
-        let Span { expired, latest } = self.span;
-        let range = at.map_or_else(|| Some(stamped_in(expired, latest)), |at| self.stamped_at(at));
+        let range = at.map_or_else(|| Some(stamped_in(self.span.expired, self.now)), |at| self.stamped_at(at));
         let most = usize::try_from(most).unwrap_or(usize::MAX);
         range.map_or_else(Vec::new, |range| key.last_in(range, most))
     }
@@ -48,7 +53,7 @@ impl Sorted {
     }
 
     pub fn count_after(&self, key: &Key<'_, impl Mode>, time: Time) -> i64 {
-        let count = || key.count_in(stamped_in(time, self.span.latest));
+        let count = || key.count_in(stamped_in(time, self.span.kept));
         if time == self.now { *self.ahead.get_or_init(count) } else { count() }
     }
 
@@ -62,7 +67,7 @@ impl Sorted {
 
     /// The stamp of the unit with `rank` newer ones, of this many units.
     pub fn stamp_of(&self, key: &Key<'_, impl Mode>, rank: i64, units: i64) -> Option<Time> {
-        let live = stamped_in(self.span.expired, self.span.latest);
+        let live = stamped_in(self.span.expired, self.span.kept);
         // Usually the rank is that of the newest or the oldest, which needs no nested command.
         let score = if rank == 0 {
             key.last_score_in(live)
@@ -76,10 +81,18 @@ impl Sorted {
         score.map(|score| Time::from_millis(score.ceil() as i64))
     }
 
-    /// The scores of a time, if units of that time count.
+    /// The first time at which turns of this many units may be added.
+    pub fn place_from(&self, key: &Key<'_, impl Mode>, units: i64, kept: i64) -> Time {
+        match self.count_after(key, self.now).saturating_add(units) <= MOST_AHEAD {
+            true => self.now,
+            false => self.stamp_of(key, MOST_AHEAD.saturating_sub(units), kept).unwrap_or(self.now),
+        }
+    }
+
+    /// The scores of a time, if units of that time are kept.
     fn stamped_at(&self, time: Time) -> Option<ScoreRange> {
-        let Span { expired, latest } = self.span;
-        (expired < time && time <= latest).then(|| ScoreRange::closed(score(time), score(time)))
+        let Span { expired, kept, .. } = self.span;
+        (expired < time && time <= kept).then(|| ScoreRange::closed(score(time), score(time)))
     }
 }
 

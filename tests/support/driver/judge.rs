@@ -9,7 +9,7 @@ use crate::support::grammar::Verdict;
 use crate::support::holds::{OTHER_COST, SETTLED};
 use crate::support::model::{
     DAMAGED, ENDED, HEAVY, LOG_IS_FULL, NOT_AN_INTEGER, OTHER_VERSION, OVERFLOW, Reply, Space, Stored, TOO_FAR, Value,
-    WRONG_TYPE, counts,
+    WRONG_TYPE, is_kept,
 };
 
 /// Whether a call that is not checked has a reply that its words allow.
@@ -56,7 +56,8 @@ fn is_possible(call: &Call, told: &Reply) -> bool {
                 maps.len() == rule.quotas().len() && maps.iter().all(|map| is_map_of((rule, map)))
             }
             (Report::Short, Reply::Array(parts)) => {
-                let length = if matches!(rule, Rule::Throttle { .. }) { 5 } else { 3 };
+                let length =
+                    if matches!(rule, Rule::Throttle { .. }) { 5 } else { 3 } + usize::from(rule.within().is_some());
                 parts.len() == length
                     && matches!(parts[0], Reply::Integer(0 | 1))
                     && parts.iter().all(|part| matches!(part, Reply::Integer(_)))
@@ -69,7 +70,7 @@ fn is_possible(call: &Call, told: &Reply) -> bool {
 
 /// Whether a map is about a window of a rule and does not contradict itself.
 fn is_map_of((rule, map): (&Rule, &Reply)) -> bool {
-    matches!(*map, Reply::Map([allowed, limit, used, remaining, retry, next, reset, window, _])
+    matches!(*map, Reply::Map([allowed, limit, used, remaining, retry, next, reset, window, _], _)
         if rule.quotas().iter().any(|quota| (quota.window, quota.limit) == (window, limit))
             && remaining == limit.saturating_sub(used).max(0)
             && (0..=1).contains(&allowed)
@@ -138,14 +139,16 @@ fn is_within(call: &Call, units: i64, told: &Reply) -> bool {
         return true;
     };
     let is_within = |map: &Reply| match *map {
-        Reply::Map([allowed, _, used, ..]) => {
+        Reply::Map([allowed, _, used, ..], _) => {
             used - if allowed == 1 || rule.force() { rule.cost() } else { 0 } <= units
         }
         _ => true,
     };
     match told {
         Reply::Array(parts) => match parts[..] {
-            [Reply::Integer(_), Reply::Integer(count), _] => count <= units,
+            [Reply::Integer(_), Reply::Integer(count), _] | [Reply::Integer(_), Reply::Integer(count), _, _] => {
+                count <= units
+            }
             _ => parts.iter().all(is_within),
         },
         map => is_within(map),
@@ -157,7 +160,7 @@ fn through_a_script(reply: Reply) -> Reply {
     let double = |integer: i64| integer as f64 as i64;
     match reply {
         Reply::Integer(integer) => Reply::Integer(double(integer)),
-        Reply::Map(values) => Reply::Map(values.map(double)),
+        Reply::Map(values, wait) => Reply::Map(values.map(double), wait.map(double)),
         Reply::Array(parts) => Reply::Array(parts.into_iter().map(through_a_script).collect()),
         other => other,
     }
@@ -176,7 +179,7 @@ fn left(sent: &Sent, call: &Call, before: &Seen, right: &Space, after: &Seen, no
         let refunded = refunding(call, place);
         let value = |stored: Option<&Stored>| match refunded {
             // A refund may drop what does not count, and may move the expiry of a log.
-            Some(rule) => stored?.value.live(false, |score| counts(score, rule.longest(), now)),
+            Some(rule) => stored?.value.live(false, |score| is_kept(score, rule.longest(), now)),
             None => stored?.value.live(has_names(call, place), |_| true),
         };
         if value(right) != value(there.as_ref()) {

@@ -157,7 +157,7 @@ impl Totals {
 fn first_integer(reply: &Reply) -> Option<i64> {
     match reply {
         Reply::Array(parts) => parts.iter().find_map(first_integer),
-        Reply::Integer(integer) | Reply::Map([integer, ..]) => Some(*integer),
+        Reply::Integer(integer) | Reply::Map([integer, ..], _) => Some(*integer),
         _ => None,
     }
 }

@@ -8,7 +8,7 @@ export MODULE := $(TARGET)/release/libredis_rl.so
 # Where scripts/install-deps.sh puts a newer Node.js than the system's.
 export PATH := $(CURDIR)/target/tools/node/bin:$(PATH)
 
-.PHONY: help demo test test-repeatedly test-clients test-python test-node test-rust test-go test-faults faults test-envoy envoy test-monitoring test-deploy fuzz test-baseline sizing bench bench-quick bench-instructions bench-clients bench-envoy functions soak budgets lint build package test-packages run engines clean
+.PHONY: help demo test test-repeatedly test-clients test-python test-node test-rust test-go test-java test-faults faults test-envoy envoy test-monitoring test-deploy fuzz test-baseline sizing bench bench-quick bench-instructions bench-clients bench-envoy functions soak budgets lint build package test-packages run engines clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -24,10 +24,10 @@ test: deps-build deps-server build build-hooks ## Test the module, live on every
 test-repeatedly: deps-build deps-server build build-hooks ## Run the live tests TIMES=20 in a row under load (ENGINE=redis-7.0)
 	scripts/test-repeatedly.sh $(or $(TIMES),20) $(or $(ENGINE),redis-7.0)
 
-test-clients: test-python test-node test-rust test-go ## Test the packages, live: each by itself with test-python, -node, -rust, -go
+test-clients: test-python test-node test-rust test-go test-java ## Test the packages, live: each by itself with test-python, -node, -rust, -go, -java
 	@$(MAKE) --no-print-directory test-faults
 
-test-python test-node test-rust test-go: test-%: deps-build deps-server deps-clients build
+test-python test-node test-rust test-go test-java: test-%: deps-build deps-server deps-clients build
 	clients/$*/test.sh
 
 # After the packages' tests, since it uses what they have installed and built; and alone, since it judges times.

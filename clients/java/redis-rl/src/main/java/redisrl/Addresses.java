@@ -1,0 +1,171 @@
+package redisrl;
+
+import java.net.InetAddress;
+import java.net.UnknownHostException;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.regex.Pattern;
+import org.jspecify.annotations.Nullable;
+
+/** Who a request counts for: the address of its client. */
+public final class Addresses {
+  // Java resolves names, and takes 1.2 for an address: only what looks like one of these is handed
+  // to it.
+  private static final Pattern IPV4 =
+      Pattern.compile("(?:(?:25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)(?:\\.(?!$)|$)){4}");
+  private static final Pattern IPV6 = Pattern.compile("[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*(?:%.*)?");
+
+  private static final class Network {
+    private final byte[] bytes;
+    private final int bits;
+
+    Network(byte[] bytes, int bits) {
+      this.bytes = bytes;
+      this.bits = bits;
+    }
+
+    boolean contains(byte[] address) {
+      return address.length == bytes.length && Arrays.equals(masked(address, bits), bytes);
+    }
+  }
+
+  private final List<Network> trusted = new ArrayList<>();
+  private final int ipv6Prefix;
+
+  /**
+   * @param trusted the addresses and networks of your proxies ({@code 10.0.0.0/8}), whose
+   *     X-Forwarded-For is believed
+   * @param ipv6Prefix how many bits of an IPv6 address count, 1 to 128: 64 is what one client
+   *     usually has at least
+   */
+  public Addresses(List<String> trusted, int ipv6Prefix) {
+    if (ipv6Prefix < 1 || ipv6Prefix > 128) {
+      throw new IllegalArgumentException(
+          "the bits of an IPv6 address that count must be from 1 to 128, not " + ipv6Prefix);
+    }
+    this.ipv6Prefix = ipv6Prefix;
+    for (String text : trusted) {
+      this.trusted.add(network(text));
+    }
+  }
+
+  private static Network network(String text) {
+    int slash = text.indexOf('/');
+    byte[] address = bytes(slash < 0 ? text : text.substring(0, slash));
+    String bits = slash < 0 ? "" : text.substring(slash + 1);
+    if (address != null && slash < 0) {
+      return new Network(address, address.length * 8);
+    }
+    if (address == null
+        || !bits.matches("\\d{1,3}")
+        || Integer.parseInt(bits) > address.length * 8) {
+      throw new IllegalArgumentException(
+          "a trusted proxy is an address or a network such as 10.0.0.0/8, not \""
+              + Rates.shortened(text)
+              + "\"");
+    }
+    return new Network(masked(address, Integer.parseInt(bits)), Integer.parseInt(bits));
+  }
+
+  /**
+   * The identity of a request with this peer and these lines of X-Forwarded-For; null if it has
+   * none.
+   */
+  public @Nullable String of(@Nullable String peer, List<String> forwarded) {
+    byte[] address = peer == null ? null : read(peer);
+    String lines = String.join(",", forwarded);
+    if (address != null && !lines.replace(",", "").isBlank()) {
+      // The last proxy has added the last address. Of a trusted one, the address before it is
+      // believed, too.
+      String[] texts = lines.split(",", -1);
+      for (int i = texts.length - 1; i >= 0 && address != null && trusts(address); i--) {
+        address = read(texts[i].strip());
+      }
+    }
+    return address == null ? null : text(address);
+  }
+
+  private boolean trusts(byte[] address) {
+    return trusted.stream().anyMatch(network -> network.contains(address));
+  }
+
+  private String text(byte[] address) {
+    if (address.length == 4) {
+      return (address[0] & 255)
+          + "."
+          + (address[1] & 255)
+          + "."
+          + (address[2] & 255)
+          + "."
+          + (address[3] & 255);
+    }
+    String text = compressed(masked(address, ipv6Prefix));
+    return ipv6Prefix == 128 ? text : text + "/" + ipv6Prefix;
+  }
+
+  /** An address, with a port or in brackets as X-Forwarded-For may have it. */
+  private static byte @Nullable [] read(String text) {
+    int colon = text.lastIndexOf(':');
+    int bracket = text.lastIndexOf(']');
+    boolean hasPort =
+        text.matches(".*:\\d{1,5}")
+            && (bracket >= 0 ? colon == bracket + 1 : text.indexOf(':') == colon);
+    String host = hasPort ? text.substring(0, colon) : text;
+    boolean bracketed = host.startsWith("[") && host.endsWith("]");
+    return bytes(bracketed ? host.substring(1, host.length() - 1) : host);
+  }
+
+  private static byte @Nullable [] bytes(String text) {
+    if (text.length() > 100 || !(IPV4.matcher(text).matches() || IPV6.matcher(text).matches())) {
+      return null;
+    }
+    int zone = text.indexOf('%');
+    try {
+      // An IPv4 address in IPv6 form becomes one of IPv4 here.
+      return InetAddress.getByName(zone < 0 ? text : text.substring(0, zone)).getAddress();
+    } catch (UnknownHostException error) {
+      return null;
+    }
+  }
+
+  private static byte[] masked(byte[] address, int bits) {
+    byte[] masked = address.clone();
+    for (int i = 0; i < masked.length; i++) {
+      int kept = Math.max(0, Math.min(8, bits - 8 * i));
+      masked[i] &= (byte) (0xFF00 >> kept);
+    }
+    return masked;
+  }
+
+  /** As RFC 5952 writes it. */
+  private static String compressed(byte[] address) {
+    int[] groups = new int[8];
+    for (int i = 0; i < 8; i++) {
+      groups[i] = ((address[2 * i] & 255) << 8) | (address[2 * i + 1] & 255);
+    }
+    int begin = -1;
+    int length = 1;
+    for (int i = 0; i < 8; i++) {
+      int end = i;
+      while (end < 8 && groups[end] == 0) {
+        end++;
+      }
+      if (end - i > length) {
+        begin = i;
+        length = end - i;
+      }
+    }
+    StringBuilder text = new StringBuilder();
+    for (int i = 0; i < 8; i++) {
+      if (i == begin) {
+        text.append("::");
+        i += length - 1;
+      } else {
+        text.append(i == 0 || text.toString().endsWith(":") ? "" : ":")
+            .append(Integer.toHexString(groups[i]));
+      }
+    }
+    return text.toString();
+  }
+}

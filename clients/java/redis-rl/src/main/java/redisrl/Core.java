@@ -1,0 +1,423 @@
+package redisrl;
+
+import static java.util.concurrent.TimeUnit.MILLISECONDS;
+import static java.util.concurrent.TimeUnit.NANOSECONDS;
+
+import java.time.Duration;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ScheduledThreadPoolExecutor;
+import java.util.concurrent.ThreadLocalRandom;
+import java.util.function.Consumer;
+import java.util.function.Function;
+import java.util.regex.Pattern;
+import org.jspecify.annotations.Nullable;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+import redisrl.ServerException.Meaning;
+
+/** Sends commands: within a deadline, at most once, in the mode that the server has. */
+final class Core {
+  /** For how long calls fail at once after the server was unavailable. */
+  static final Duration PAUSE = Duration.ofSeconds(1);
+
+  /** How often the server is asked whether it has something better. */
+  static final Duration PROBE = Duration.ofMinutes(1);
+
+  private static final Logger LOG = LoggerFactory.getLogger(Limiter.class);
+  private static final Pattern VERSION = Pattern.compile("-- Version (\\d+)");
+  // How much later than planned a timer runs in a process that is busy, how often a call that waits
+  // on looks again, and for how
+  // long it does at most.
+  private static final long LATE = MILLISECONDS.toNanos(20);
+  private static final long LOOK = MILLISECONDS.toNanos(20);
+  private static final long LONGEST_EXTENSION = Duration.ofSeconds(1).toNanos();
+  // The pause before a call is sent again whose keys are between two nodes.
+  private static final long FIRST_PAUSE = MILLISECONDS.toNanos(2);
+  private static final long LONGEST_PAUSE = MILLISECONDS.toNanos(100);
+
+  /** Deadlines, renewals and waits of all limiters. What it runs is short. */
+  static final ScheduledThreadPoolExecutor TIMER = timer();
+
+  private static ScheduledThreadPoolExecutor timer() {
+    ScheduledThreadPoolExecutor timer =
+        new ScheduledThreadPoolExecutor(
+            1,
+            work -> {
+              Thread thread = new Thread(work, "redis-rl");
+              thread.setDaemon(true);
+              return thread;
+            });
+    timer.setRemoveOnCancelPolicy(true);
+    return timer;
+  }
+
+  static void after(long nanos, Runnable work) {
+    TIMER.schedule(work, nanos, NANOSECONDS);
+  }
+
+  private final Transport transport;
+  private final Mode chosen;
+  private final String name;
+  private final Map<String, Server> servers = new ConcurrentHashMap<>();
+
+  Core(Transport transport, Mode chosen, String name) {
+    this.transport = transport;
+    this.chosen = chosen;
+    this.name = name;
+  }
+
+  /** A server, or a node of a cluster, as this limiter sees it. */
+  private static final class Server {
+    final String name;
+    volatile Mode mode = Mode.AUTO;
+    volatile boolean lacksReadOnly;
+    volatile long answeredAt;
+    volatile long probeAt;
+    private boolean isOpen;
+    private boolean isProbed;
+    private long openUntil;
+    private @Nullable String reason;
+
+    Server(String name) {
+      this.name = name;
+    }
+
+    /**
+     * Whether a call may be sent: after a failure one a second, to see whether the server is there
+     * again.
+     */
+    synchronized @Nullable String refusal() {
+      if (!isOpen) {
+        return null;
+      }
+      if (isProbed || System.nanoTime() - openUntil < 0) {
+        return reason;
+      }
+      isProbed = true;
+      return null;
+    }
+
+    synchronized void answered() {
+      answeredAt = System.nanoTime();
+      if (isOpen) {
+        isOpen = isProbed = false;
+        probeAt = answeredAt; // It may be another server now.
+      }
+    }
+
+    synchronized void failed(String why) {
+      isOpen = true;
+      isProbed = false;
+      openUntil = System.nanoTime() + PAUSE.toNanos();
+      reason = why;
+    }
+  }
+
+  /** A call under way. */
+  private static final class Call {
+    final Command command;
+    final Server server;
+    final long began = System.nanoTime();
+    final long timeout;
+    final CompletableFuture<@Nullable Object> result = new CompletableFuture<>();
+    long pause = FIRST_PAUSE;
+
+    Call(Command command, Server server, Duration timeout) {
+      this.command = command;
+      this.server = server;
+      this.timeout = timeout.toNanos();
+    }
+
+    long left() {
+      return timeout - (System.nanoTime() - began);
+    }
+  }
+
+  /** The mode that is known; of several servers the one with the fewest needs. */
+  Mode mode() {
+    if (chosen != Mode.AUTO) {
+      return chosen;
+    }
+    return servers.values().stream()
+        .map(server -> server.mode)
+        .max(Mode::compareTo)
+        .orElse(Mode.AUTO);
+  }
+
+  /** Connects and finds out the mode, so that the first call does not wait for that. */
+  void warm() {
+    peek(server(""), Mode.MODULE).exceptionally(error -> null);
+  }
+
+  /** The reply. {@code late} is called with a reply that comes when the call was given up. */
+  CompletableFuture<@Nullable Object> ask(
+      Command command, Duration timeout, Consumer<@Nullable Object> late) {
+    Server server = server(command.keys().get(0));
+    String refusal = server.refusal();
+    if (refusal != null) {
+      return CompletableFuture.failedFuture(new UnavailableException(refusal, null, false));
+    }
+    Call call = new Call(command, server, timeout);
+    attempt(call, late);
+    watch(call, call.timeout);
+    return call.result;
+  }
+
+  private Server server(String key) {
+    return servers.computeIfAbsent(transport.server(key), Server::new);
+  }
+
+  private void attempt(Call call, Consumer<@Nullable Object> late) {
+    inMode(call.command, call.server)
+        .whenComplete(
+            (reply, thrown) -> {
+              Throwable error = thrown == null ? null : cause(thrown);
+              if (error == null) {
+                call.server.answered();
+                if (!call.result.complete(reply)) {
+                  late.accept(reply);
+                }
+                return;
+              }
+              if (!(error instanceof ServerException line)) {
+                fail(call, "no answer: " + error, error);
+                return;
+              }
+              switch (line.meaning(transport.isCluster())) {
+                case REFUSES -> fail(call, line.line(), line);
+                case AGAIN -> again(call, line, late);
+                default -> {
+                  call.server.answered();
+                  call.result.completeExceptionally(line);
+                }
+              }
+            });
+  }
+
+  private void fail(Call call, String why, Throwable cause) {
+    call.server.failed(why);
+    transport.renew();
+    call.result.completeExceptionally(
+        new UnavailableException(why, cause, !(cause instanceof ServerException)));
+  }
+
+  /** Nothing was counted: once more, as long as there is time. */
+  private void again(Call call, ServerException line, Consumer<@Nullable Object> late) {
+    call.server.answered();
+    if (call.left() <= call.pause) {
+      call.result.completeExceptionally(new UnavailableException(line.line(), line, false));
+      return;
+    }
+    after(
+        ThreadLocalRandom.current().nextLong(call.pause / 2, call.pause),
+        () -> attempt(call, late));
+    call.pause = Math.min(2 * call.pause, LONGEST_PAUSE);
+  }
+
+  /**
+   * Gives a call up at its deadline. A deadline judges the server and not this process: where the
+   * timer was late itself, or the server has answered others since, the call waits on, for a second
+   * at most.
+   */
+  private void watch(Call call, long wait) {
+    long planned = System.nanoTime() + wait;
+    var timer =
+        TIMER.schedule(
+            () -> {
+              long now = System.nanoTime();
+              boolean isBusy = now - planned > LATE;
+              boolean answers = call.server.answeredAt - (call.began + call.timeout / 2) > 0;
+              if ((isBusy || answers) && now - call.began < call.timeout + LONGEST_EXTENSION) {
+                watch(call, LOOK);
+              } else if (!call.result.isDone()) {
+                fail(
+                    call,
+                    "no answer within " + NANOSECONDS.toMillis(call.timeout) + " ms",
+                    new java.util.concurrent.TimeoutException());
+              }
+            },
+            wait,
+            NANOSECONDS);
+    call.result.whenComplete((reply, error) -> timer.cancel(false));
+  }
+
+  private CompletableFuture<@Nullable Object> inMode(Command command, Server server) {
+    if (chosen != Mode.AUTO) {
+      return in(chosen, command, server)
+          .whenComplete((reply, error) -> keep(chosen, command, server, error));
+    }
+    Mode known = server.mode;
+    if (known == Mode.AUTO) {
+      return found(Mode.MODULE, command, server);
+    }
+    probeIfDue(server, command.keys().get(0));
+    return orElse(
+        in(known, command, server),
+        line -> lacks(line) ? found(Mode.MODULE, command, server) : null);
+  }
+
+  /** In this mode, or in the next that the server has. */
+  private CompletableFuture<@Nullable Object> found(Mode mode, Command command, Server server) {
+    CompletableFuture<@Nullable Object> tried =
+        in(mode, command, server)
+            .whenComplete((reply, error) -> keep(mode, command, server, error));
+    if (mode == Mode.SCRIPT) {
+      return tried;
+    }
+    Mode next = mode == Mode.MODULE ? Mode.FUNCTIONS : Mode.SCRIPT;
+    return orElse(
+        tried,
+        line ->
+            lacks(line) || mode == Mode.FUNCTIONS && isForbidden(line)
+                ? found(next, command, server)
+                : null);
+  }
+
+  private CompletableFuture<@Nullable Object> in(Mode mode, Command command, Server server) {
+    return switch (mode) {
+      case FUNCTIONS ->
+          orElse(
+              sent(mode, command, server, false),
+              line -> {
+                if (!lacks(line) || line.isUnknownCommand()) {
+                  return null;
+                }
+                // Refused where another process was faster, or where it may not be loaded. The call
+                // itself says which.
+                return transport
+                    .sendBeside(command.keys().get(0), List.of("FUNCTION", "LOAD", Command.LIBRARY))
+                    .handle((reply, error) -> true)
+                    .thenCompose(loaded -> sent(mode, command, server, false));
+              });
+      case SCRIPT ->
+          orElse(
+              sent(mode, command, server, false),
+              line -> {
+                if (!lacks(line)) {
+                  return null;
+                }
+                server.lacksReadOnly |= line.isUnknownCommand() && command.reads();
+                return sent(mode, command, server, true);
+              });
+      default -> sent(mode, command, server, false);
+    };
+  }
+
+  private CompletableFuture<@Nullable Object> sent(
+      Mode mode, Command command, Server server, boolean whole) {
+    return transport.send(
+        command.sent(mode, whole, !server.lacksReadOnly),
+        command.firstKey(mode),
+        command.keys().size());
+  }
+
+  /**
+   * Remembers the mode if the server has answered in it. An error of its own says that it is there,
+   * too.
+   */
+  private void keep(Mode mode, Command command, Server server, @Nullable Throwable error) {
+    if (error != null) {
+      boolean isAnswer =
+          cause(error) instanceof ServerException line
+              && !isForbidden(line)
+              && (line.meaning(transport.isCluster()) == Meaning.PERMANENT
+                  || line.meaning(transport.isCluster()) == Meaning.AGAIN);
+      if (!isAnswer) {
+        return;
+      }
+    }
+    if (server.mode != mode) {
+      server.mode = mode;
+      server.probeAt = System.nanoTime() + PROBE.toNanos();
+      LOG.info("limiter {}: the server {} is called in mode {}", name, server.name, mode);
+      if (mode == Mode.FUNCTIONS) {
+        replaceOlder(command.keys().get(0));
+      }
+    }
+  }
+
+  /** Asks whether the server has something better by now. No call waits for that. */
+  private void probeIfDue(Server server, String key) {
+    if (server.mode != Mode.MODULE && System.nanoTime() - server.probeAt > 0) {
+      server.probeAt = System.nanoTime() + PROBE.toNanos();
+      for (Mode better :
+          server.mode == Mode.SCRIPT
+              ? List.of(Mode.FUNCTIONS, Mode.MODULE)
+              : List.of(Mode.MODULE)) {
+        peek(server, better).exceptionally(error -> null);
+      }
+      if (server.mode == Mode.FUNCTIONS) {
+        replaceOlder(key);
+      }
+    }
+  }
+
+  private CompletableFuture<@Nullable Object> peek(Server server, Mode mode) {
+    Command peek = Command.peek("rl:probe", Rule.sliding("1/second").cost(0));
+    return in(mode, peek, server).whenComplete((reply, error) -> keep(mode, peek, server, error));
+  }
+
+  /**
+   * Replaces a function library of ours that is older than the one of this package; never a newer
+   * one.
+   */
+  private void replaceOlder(String key) {
+    transport
+        .sendBeside(key, List.of("FUNCTION", "LIST", "LIBRARYNAME", "rl", "WITHCODE"))
+        .thenCompose(
+            reply -> {
+              String code = String.valueOf(reply);
+              // Somebody else's library of that name is left alone.
+              if (!code.contains("redis-rl") || version(code) >= version(Command.LIBRARY)) {
+                return CompletableFuture.<@Nullable Object>completedFuture(null);
+              }
+              LOG.info("limiter {}: an older function library is replaced", name);
+              return transport.sendBeside(
+                  key, List.of("FUNCTION", "LOAD", "REPLACE", Command.LIBRARY));
+            })
+        .exceptionally(
+            error -> {
+              LOG.debug("limiter {}: the function library was not looked at", name, error);
+              return null;
+            });
+  }
+
+  private static int version(String code) {
+    var found = VERSION.matcher(code);
+    return found.find() ? Integer.parseInt(found.group(1)) : 0;
+  }
+
+  private boolean lacks(ServerException line) {
+    return line.meaning(transport.isCluster()) == Meaning.MISSING;
+  }
+
+  private static boolean isForbidden(ServerException line) {
+    return line.line().startsWith("NOPERM");
+  }
+
+  /** The future, or where it fails with an error line what is made of that, if anything. */
+  private static CompletableFuture<@Nullable Object> orElse(
+      CompletableFuture<@Nullable Object> future,
+      Function<ServerException, @Nullable CompletableFuture<@Nullable Object>> other) {
+    return future
+        .handle(
+            (reply, thrown) -> {
+              CompletableFuture<@Nullable Object> instead =
+                  thrown != null && cause(thrown) instanceof ServerException line
+                      ? other.apply(line)
+                      : null;
+              return instead == null ? future : instead;
+            })
+        .thenCompose(Function.identity());
+  }
+
+  static Throwable cause(Throwable thrown) {
+    return thrown instanceof CompletionException && thrown.getCause() != null
+        ? thrown.getCause()
+        : thrown;
+  }
+}

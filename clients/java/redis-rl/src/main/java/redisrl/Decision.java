@@ -1,0 +1,331 @@
+package redisrl;
+
+import java.time.Duration;
+import java.time.Instant;
+import java.util.ArrayList;
+import java.util.Comparator;
+import java.util.HashMap;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import org.jspecify.annotations.Nullable;
+import redisrl.Rule.Policy;
+
+/**
+ * The answer to a call. Its figures are those of the window that binds: of those that deny, the one
+ * with the longest wait, then the fewest free units, then the shortest; if none denies, the one
+ * with the fewest free units, then the shortest. Of {@link Limiter#all} they are those of the rule
+ * that binds, with allowed, remaining and retryAfter of the call.
+ */
+public final class Decision {
+  /** Who has decided. What the server has not decided it has not counted either. */
+  public enum Source {
+    SERVER,
+    /** A denial that was remembered. */
+    MEMORY,
+    /** This process' own memory, while the server is unavailable. */
+    LOCAL,
+    /** Nobody: the request was let through while the server is unavailable. */
+    OPEN
+  }
+
+  /** The problem document of a denial (RFC 9457, application/problem+json). */
+  public record Problem(String type, String title, int status, List<String> violatedPolicies) {
+    /** As JSON. */
+    public String json() {
+      List<String> quoted = violatedPolicies.stream().map(Decision::quoted).toList();
+      return "{\"type\":"
+          + quoted(type)
+          + ",\"title\":"
+          + quoted(title)
+          + ",\"status\":"
+          + status
+          + ",\"violated-policies\":["
+          + String.join(",", quoted)
+          + "]}";
+    }
+  }
+
+  static final String QUOTA_EXCEEDED =
+      "https://iana.org/assignments/http-problem-types#quota-exceeded";
+  static final String TITLE = "Request cannot be satisfied as assigned quota has been exceeded";
+  private static final long MAX_INTEGER =
+      999_999_999_999_999L; // The longest of a structured field.
+
+  private record Item(Policy policy, @Nullable State state, boolean denied) {}
+
+  private final State state;
+  private final List<State> each;
+  private final Source source;
+  private final int index;
+  private final List<Decision> results;
+  private final @Nullable Rule rule;
+
+  private Decision(
+      State state,
+      List<State> each,
+      Source source,
+      int index,
+      List<Decision> results,
+      @Nullable Rule rule) {
+    this.state = state;
+    this.each = List.copyOf(each);
+    this.source = source;
+    this.index = index;
+    this.results = List.copyOf(results);
+    this.rule = rule;
+  }
+
+  static Decision of(Rule rule, List<State> states) {
+    return new Decision(binding(states), states, Source.SERVER, 0, List.of(), rule);
+  }
+
+  static Decision of(
+      List<Decision> results,
+      int index,
+      boolean allowed,
+      long remaining,
+      @Nullable Duration retryAfter) {
+    State s = results.get(index).state;
+    State whole =
+        new State(
+            allowed,
+            s.limit(),
+            s.used(),
+            remaining,
+            retryAfter,
+            s.nextAfter(),
+            s.resetAfter(),
+            s.window(),
+            s.at(),
+            s.waitFor());
+    return new Decision(
+        whole,
+        results.stream().map(result -> result.state).toList(),
+        Source.SERVER,
+        index,
+        results,
+        null);
+  }
+
+  /** As the server picks it for its short reply. */
+  private static State binding(List<State> states) {
+    Duration never = Duration.ofSeconds(Long.MAX_VALUE);
+    return states.stream()
+        .min(
+            Comparator.comparing(State::allowed)
+                .thenComparing(
+                    s -> s.retryAfter() == null ? never : s.retryAfter(), Comparator.reverseOrder())
+                .thenComparingLong(s -> s.limit() - s.used())
+                .thenComparing(State::window))
+        .orElseThrow();
+  }
+
+  /** Whether the request fitted, and was counted. */
+  public boolean allowed() {
+    return state.allowed();
+  }
+
+  public long limit() {
+    return state.limit();
+  }
+
+  public long used() {
+    return state.used();
+  }
+
+  public long remaining() {
+    return state.remaining();
+  }
+
+  /** See {@link State}; null: never. */
+  public @Nullable Duration retryAfter() {
+    return state.retryAfter();
+  }
+
+  public @Nullable Duration nextAfter() {
+    return state.nextAfter();
+  }
+
+  public @Nullable Duration resetAfter() {
+    return state.resetAfter();
+  }
+
+  public Duration window() {
+    return state.window();
+  }
+
+  public Instant at() {
+    return state.at();
+  }
+
+  /** How long to wait for the turn, from when the answer came; zero where none was asked for. */
+  public Duration waitFor() {
+    return state.waitFor();
+  }
+
+  /**
+   * Every window, shortest first; only the binding one if the rule is forced. Of {@link
+   * Limiter#all}, one a rule.
+   */
+  public List<State> each() {
+    return each;
+  }
+
+  public Source source() {
+    return source;
+  }
+
+  /** The position of the rule that binds, of {@link Limiter#all}. */
+  public int index() {
+    return index;
+  }
+
+  /** One a rule, of {@link Limiter#all}; empty otherwise. */
+  public List<Decision> results() {
+    return results;
+  }
+
+  /** Who holds the lease, of one that was granted. */
+  public @Nullable String holder() {
+    return allowed() && rule instanceof Rule.Lease lease ? lease.holder : null;
+  }
+
+  State state() {
+    return state;
+  }
+
+  Decision from(Source source) {
+    return new Decision(
+        state,
+        each,
+        source,
+        index,
+        results.stream().map(result -> result.from(source)).toList(),
+        rule);
+  }
+
+  /** The same answer some time later, if nothing else has happened. */
+  Decision later(Duration passed) {
+    return new Decision(
+        state.later(passed),
+        each.stream().map(s -> s.later(passed)).toList(),
+        source,
+        index,
+        results.stream().map(result -> result.later(passed)).toList(),
+        rule);
+  }
+
+  /** The names of the policies that the request did not fit into. */
+  public List<String> violated() {
+    return items().stream().filter(Item::denied).map(item -> item.policy().name()).toList();
+  }
+
+  /**
+   * The HTTP fields RateLimit-Policy, RateLimit and, with a denial that can fit, Retry-After, after
+   * draft-ietf-httpapi-ratelimit-headers-11. Where nobody has decided there are none ({@link
+   * Source#OPEN}).
+   */
+  public Map<String, String> headers() {
+    Map<String, String> headers = new LinkedHashMap<>();
+    if (source == Source.OPEN) {
+      return headers;
+    }
+    List<String> policies = new ArrayList<>();
+    List<String> limits = new ArrayList<>();
+    for (Item item : items()) {
+      Policy policy = item.policy();
+      String unit =
+          policy.unit() == null || policy.unit().equals("requests")
+              ? ""
+              : ";qu=" + quoted(policy.unit());
+      String window =
+          policy.windowMs() > 0 && policy.windowMs() % 1000 == 0
+              ? ";w=" + policy.windowMs() / 1000
+              : "";
+      policies.add(
+          quoted(policy.name()) + ";q=" + Math.min(policy.limit(), MAX_INTEGER) + unit + window);
+      State known = item.state();
+      if (known != null) {
+        Duration after = known.nextAfter();
+        String next = after != null && isTold(after) ? ";t=" + seconds(after) : "";
+        limits.add(quoted(policy.name()) + ";r=" + Math.min(known.remaining(), MAX_INTEGER) + next);
+      }
+    }
+    headers.put("RateLimit-Policy", String.join(", ", policies));
+    headers.put("RateLimit", String.join(", ", limits));
+    if (!allowed() && retryAfter() != null) {
+      headers.put("Retry-After", Long.toString(seconds(retryAfter())));
+    }
+    return headers;
+  }
+
+  /** The problem document of a denial; null if the request was allowed. */
+  public @Nullable Problem problem() {
+    return allowed() ? null : new Problem(QUOTA_EXCEEDED, TITLE, 429, violated());
+  }
+
+  /** The policies of the answer, with names that differ. */
+  private List<Item> items() {
+    List<Item> items = new ArrayList<>();
+    Map<String, Integer> seen = new HashMap<>();
+    for (Decision one : results.isEmpty() ? List.of(this) : results) {
+      for (Item item : one.own(!results.isEmpty())) {
+        int times = seen.merge(item.policy().name(), 1, Integer::sum);
+        Policy policy =
+            times == 1 ? item.policy() : item.policy().named(item.policy().name() + "-" + times);
+        items.add(new Item(policy, item.state(), item.denied()));
+      }
+    }
+    return items;
+  }
+
+  private List<Item> own(boolean inAll) {
+    Rule rule = Objects.requireNonNull(this.rule);
+    List<Policy> policies = rule.policies();
+    return policies.stream()
+        .map(
+            policy -> {
+              State known = null;
+              for (State one : each) {
+                if (policies.size() == 1 || one.window().toMillis() == policy.windowMs()) {
+                  known = one;
+                }
+              }
+              // A rule of all that is forced never denies.
+              boolean denied = known != null && !known.allowed() && !(inAll && rule.isForced());
+              return new Item(policy, known, denied);
+            })
+        .toList();
+  }
+
+  /**
+   * Not told is that nothing is used, that no more ever comes, and what is later than Retry-After.
+   */
+  private boolean isTold(Duration next) {
+    if (next.isZero()) {
+      return false;
+    }
+    return allowed() || retryAfter() == null || seconds(next) <= seconds(retryAfter());
+  }
+
+  /** Whole seconds, rounded up, so that a client that waits as long is let in. */
+  static long seconds(Duration wait) {
+    return wait.getNano() == 0 ? wait.toSeconds() : wait.toSeconds() + 1;
+  }
+
+  private static String quoted(String text) {
+    return '"' + text.replace("\\", "\\\\").replace("\"", "\\\"") + '"';
+  }
+
+  @Override
+  public String toString() {
+    if (allowed()) {
+      return "allowed, " + remaining() + " of " + limit() + " remaining";
+    }
+    String when =
+        retryAfter() == null ? "never fits" : "again in " + retryAfter().toMillis() + " ms";
+    return "denied, " + remaining() + " of " + limit() + " remaining, " + when;
+  }
+}

@@ -1,0 +1,73 @@
+package redisrl;
+
+import static java.nio.charset.StandardCharsets.UTF_8;
+
+import java.security.MessageDigest;
+import java.security.NoSuchAlgorithmException;
+import java.security.SecureRandom;
+import java.util.HexFormat;
+
+/** The keys of adapters. */
+public final class Keys {
+  static final int LONGEST = 512;
+  static final int KEPT = 64;
+  static final String MARK = "%sha256:";
+  private static final SecureRandom RANDOM = new SecureRandom();
+
+  private Keys() {}
+
+  /**
+   * The key at which an adapter counts an identity under a rule, for peek, reset and so on: the
+   * prefix ("rl:" unless the adapter has another), the policy and the identity in a hash tag. Other
+   * rules have other keys, and all of one identity lie in one slot of a cluster. A long identity is
+   * shortened to its beginning and a hash.
+   */
+  public static String keyFor(String prefix, Rule rule, String identity) {
+    return prefix + rule.policy() + ":{" + shortened(escaped(identity, "%{}")) + "}";
+  }
+
+  static String shortened(String text) {
+    byte[] bytes = text.getBytes(UTF_8);
+    if (bytes.length <= LONGEST) {
+      return text;
+    }
+    int end = KEPT;
+    while (end < bytes.length && (bytes[end] & 0xC0) == 0x80) {
+      end++;
+    }
+    return new String(bytes, 0, end, UTF_8)
+        + "%sha256:"
+        + HexFormat.of().formatHex(digest("SHA-256", bytes));
+  }
+
+  static String escaped(String text, String characters) {
+    if (text.chars().noneMatch(c -> characters.indexOf(c) >= 0)) {
+      return text;
+    }
+    StringBuilder escaped = new StringBuilder();
+    for (int i = 0; i < text.length(); i++) {
+      char c = text.charAt(i);
+      if (characters.indexOf(c) >= 0) {
+        escaped.append('%').append(HexFormat.of().withUpperCase().toHexDigits((byte) c));
+      } else {
+        escaped.append(c);
+      }
+    }
+    return escaped.toString();
+  }
+
+  static byte[] digest(String algorithm, byte[] bytes) {
+    try {
+      return MessageDigest.getInstance(algorithm).digest(bytes);
+    } catch (NoSuchAlgorithmException error) {
+      throw new IllegalStateException(error); // Every Java has it.
+    }
+  }
+
+  /** A holder that is nobody else's. */
+  static String random() {
+    byte[] bytes = new byte[16];
+    RANDOM.nextBytes(bytes);
+    return HexFormat.of().formatHex(bytes);
+  }
+}

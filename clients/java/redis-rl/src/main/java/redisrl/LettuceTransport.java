@@ -1,0 +1,329 @@
+package redisrl;
+
+import static java.nio.charset.StandardCharsets.UTF_8;
+
+import io.lettuce.core.ClientOptions;
+import io.lettuce.core.ClientOptions.DisconnectedBehavior;
+import io.lettuce.core.RedisChannelHandler;
+import io.lettuce.core.RedisClient;
+import io.lettuce.core.RedisCommandExecutionException;
+import io.lettuce.core.RedisConnectionStateListener;
+import io.lettuce.core.RedisURI;
+import io.lettuce.core.api.StatefulConnection;
+import io.lettuce.core.cluster.ClusterClientOptions;
+import io.lettuce.core.cluster.ClusterTopologyRefreshOptions;
+import io.lettuce.core.cluster.ClusterTopologyRefreshOptions.RefreshTrigger;
+import io.lettuce.core.cluster.RedisClusterClient;
+import io.lettuce.core.cluster.SlotHash;
+import io.lettuce.core.cluster.api.StatefulRedisClusterConnection;
+import io.lettuce.core.cluster.models.partitions.RedisClusterNode;
+import io.lettuce.core.codec.ByteArrayCodec;
+import io.lettuce.core.protocol.AsyncCommand;
+import io.lettuce.core.protocol.Command;
+import io.lettuce.core.protocol.CommandArgs;
+import io.lettuce.core.protocol.ProtocolKeyword;
+import java.nio.ByteBuffer;
+import java.nio.CharBuffer;
+import java.nio.charset.CharacterCodingException;
+import java.time.Duration;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.function.Supplier;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * A way to the server by Lettuce, on a connection of its own: so that a command is not sent again
+ * when the connection breaks, which Lettuce does otherwise, and a server that hangs is left.
+ */
+public final class LettuceTransport implements Transport {
+  /** How old an attempt to connect is that may be given up for another. */
+  private static final long ATTEMPT = Duration.ofSeconds(1).toNanos();
+
+  private static final int TRIES = 20;
+  private static final long PAUSE = Duration.ofMillis(20).toNanos();
+
+  private final Supplier<CompletableFuture<? extends StatefulConnection<byte[], byte[]>>> connector;
+  private final @Nullable RedisClusterClient cluster;
+  private final Runnable closing;
+  private @Nullable CompletableFuture<StatefulConnection<byte[], byte[]>> current;
+  private long begun;
+  private boolean isClosed;
+
+  private LettuceTransport(
+      Supplier<CompletableFuture<? extends StatefulConnection<byte[], byte[]>>> connector,
+      @Nullable RedisClusterClient cluster,
+      Runnable closing) {
+    this.connector = connector;
+    this.cluster = cluster;
+    this.closing = closing;
+  }
+
+  /**
+   * On a client of its own, which ends with the transport. The address may be that of sentinels.
+   */
+  public static LettuceTransport create(RedisURI uri) {
+    RedisURI own = RedisURI.builder(uri).withTimeout(Duration.ofSeconds(2)).build();
+    RedisClient client = RedisClient.create(own);
+    client.setOptions(
+        ClientOptions.builder()
+            .autoReconnect(false)
+            .disconnectedBehavior(DisconnectedBehavior.REJECT_COMMANDS)
+            .build());
+    return new LettuceTransport(
+        () -> client.connectAsync(ByteArrayCodec.INSTANCE, own).toCompletableFuture(),
+        null,
+        shutdown(client));
+  }
+
+  /**
+   * On a connection of its own from your client, with the client's options. The client stays yours.
+   */
+  public static LettuceTransport of(RedisClient client) {
+    // Lettuce has no other way to the client's own address than to connect, and waits for that in a
+    // thread.
+    return new LettuceTransport(
+        () ->
+            CompletableFuture.supplyAsync(
+                () -> client.connect(ByteArrayCodec.INSTANCE), LettuceTransport::inThread),
+        null,
+        () -> {});
+  }
+
+  private static void inThread(Runnable work) {
+    Thread thread = new Thread(work, "redis-rl-connect");
+    thread.setDaemon(true);
+    thread.start();
+  }
+
+  /** On a client of its own, with the nodes and the resources of yours. */
+  @SuppressWarnings("deprecation") // What takes the place of the triggers is not in Lettuce 6.
+  public static LettuceTransport of(RedisClusterClient client) {
+    List<RedisURI> nodes = client.getPartitions().stream().map(RedisClusterNode::getUri).toList();
+    RedisClusterClient own = RedisClusterClient.create(client.getResources(), nodes);
+    own.setOptions(
+        ClusterClientOptions.builder()
+            .disconnectedBehavior(DisconnectedBehavior.REJECT_COMMANDS)
+            .topologyRefreshOptions(
+                ClusterTopologyRefreshOptions.builder()
+                    .enableAdaptiveRefreshTrigger(RefreshTrigger.values())
+                    .adaptiveRefreshTriggersTimeout(Duration.ofSeconds(1))
+                    .enablePeriodicRefresh(Duration.ofSeconds(10))
+                    .build())
+            .build());
+    return new LettuceTransport(
+        () ->
+            own.refreshPartitionsAsync()
+                .toCompletableFuture()
+                .thenCompose(done -> own.connectAsync(ByteArrayCodec.INSTANCE)),
+        own,
+        shutdown(own));
+  }
+
+  private static Runnable shutdown(io.lettuce.core.AbstractRedisClient client) {
+    return () -> {
+      var ignored = client.shutdownAsync();
+    };
+  }
+
+  @Override
+  public CompletableFuture<@Nullable Object> send(List<String> words, int firstKey, int keys) {
+    CommandArgs<byte[], byte[]> args = new CommandArgs<>(ByteArrayCodec.INSTANCE);
+    try {
+      for (int i = 1; i < words.size(); i++) {
+        if (i >= firstKey && i < firstKey + keys) {
+          args.addKey(bytes(words.get(i)));
+        } else {
+          args.add(bytes(words.get(i)));
+        }
+      }
+    } catch (CharacterCodingException error) {
+      throw new IllegalArgumentException(
+          "a key has half of a surrogate pair, which is no text", error);
+    }
+    return connection()
+        .thenCompose(
+            connection -> routed(connection, words.get(0), args, cluster == null ? 0 : TRIES));
+  }
+
+  @Override
+  public CompletableFuture<@Nullable Object> sendBeside(String key, List<String> words) {
+    CommandArgs<byte[], byte[]> args = new CommandArgs<>(ByteArrayCodec.INSTANCE);
+    words.subList(1, words.size()).forEach(word -> args.add(word.getBytes(UTF_8)));
+    return connection()
+        .thenCompose(
+            connection ->
+                connection instanceof StatefulRedisClusterConnection<byte[], byte[]> nodes
+                    ? nodes
+                        .getConnectionAsync(node(key).getNodeId())
+                        .thenCompose(node -> dispatched(node, words.get(0), args))
+                    : dispatched(connection, words.get(0), args));
+  }
+
+  /**
+   * Lettuce rejects a command, and does not send it, while the connection to its node is being
+   * made.
+   */
+  private static CompletableFuture<@Nullable Object> routed(
+      StatefulConnection<byte[], byte[]> connection,
+      String name,
+      CommandArgs<byte[], byte[]> args,
+      int tries) {
+    return dispatched(connection, name, args)
+        .exceptionallyCompose(
+            error -> {
+              if (tries == 0 || !Core.cause(error).toString().contains("Commands are rejected")) {
+                return CompletableFuture.failedFuture(error);
+              }
+              CompletableFuture<@Nullable Object> again = new CompletableFuture<>();
+              Core.after(
+                  PAUSE,
+                  () ->
+                      routed(connection, name, args, tries - 1)
+                          .whenComplete(
+                              (reply, failure) -> {
+                                if (failure == null) {
+                                  again.complete(reply);
+                                } else {
+                                  again.completeExceptionally(failure);
+                                }
+                              }));
+              return again;
+            });
+  }
+
+  private static CompletableFuture<@Nullable Object> dispatched(
+      StatefulConnection<byte[], byte[]> connection,
+      String name,
+      CommandArgs<byte[], byte[]> args) {
+    AsyncCommand<byte[], byte[], Object> command =
+        new AsyncCommand<>(new Command<>(new Keyword(name), new LettuceReply(), args));
+    connection.dispatch(command);
+    CompletableFuture<@Nullable Object> reply = new CompletableFuture<>();
+    command.whenComplete(
+        (value, error) -> {
+          if (error instanceof RedisCommandExecutionException line) {
+            reply.completeExceptionally(new ServerException(String.valueOf(line.getMessage())));
+          } else if (error != null) {
+            reply.completeExceptionally(error);
+          } else {
+            reply.complete(value);
+          }
+        });
+    return reply;
+  }
+
+  private record Keyword(String text) implements ProtocolKeyword {
+    @Override
+    public byte[] getBytes() {
+      return text.getBytes(UTF_8);
+    }
+
+    @Override
+    public String toString() {
+      return text;
+    }
+  }
+
+  private static byte[] bytes(String word) throws CharacterCodingException {
+    ByteBuffer encoded = UTF_8.newEncoder().encode(CharBuffer.wrap(word));
+    byte[] bytes = new byte[encoded.remaining()];
+    encoded.get(bytes);
+    return bytes;
+  }
+
+  private synchronized CompletableFuture<StatefulConnection<byte[], byte[]>> connection() {
+    if (isClosed) {
+      return CompletableFuture.failedFuture(new IllegalStateException("the transport is closed"));
+    }
+    CompletableFuture<StatefulConnection<byte[], byte[]>> known = current;
+    if (known == null
+        || known.isCompletedExceptionally()
+        || known.isDone() && !known.join().isOpen()) {
+      known = current = connect();
+    }
+    return known;
+  }
+
+  private CompletableFuture<StatefulConnection<byte[], byte[]>> connect() {
+    begun = System.nanoTime();
+    CompletableFuture<StatefulConnection<byte[], byte[]>> made = new CompletableFuture<>();
+    connector
+        .get()
+        .whenComplete(
+            (connection, error) -> {
+              if (error != null) {
+                made.completeExceptionally(error);
+                return;
+              }
+              if (cluster == null) {
+                connection.addListener(new EndsWhenDisconnected());
+              }
+              if (!made.complete(connection)) {
+                connection.closeAsync(); // Given up for another.
+              }
+            });
+    return made;
+  }
+
+  /**
+   * A connection that breaks is closed, so that Lettuce neither connects it anew nor sends what was
+   * unanswered again.
+   */
+  private static final class EndsWhenDisconnected implements RedisConnectionStateListener {
+    @Override
+    public void onRedisDisconnected(RedisChannelHandler<?, ?> connection) {
+      if (connection.isOpen()) {
+        connection.closeAsync();
+      }
+    }
+  }
+
+  /**
+   * After a failure: another connection in place of one that does not answer, or is not there yet.
+   */
+  @Override
+  public synchronized void renew() {
+    CompletableFuture<StatefulConnection<byte[], byte[]>> known = current;
+    if (known == null || cluster != null || System.nanoTime() - begun < ATTEMPT) {
+      return;
+    }
+    current = null;
+    if (!known.cancel(false) && !known.isCompletedExceptionally()) {
+      known.join().closeAsync();
+    }
+  }
+
+  private RedisClusterNode node(String key) {
+    return java.util.Objects.requireNonNull(cluster)
+        .getPartitions()
+        .getPartitionBySlot(SlotHash.getSlot(key.getBytes(UTF_8)));
+  }
+
+  @Override
+  public String server(String key) {
+    if (cluster == null) {
+      return "";
+    }
+    RedisClusterNode node = node(key);
+    return node == null ? "" : node.getNodeId();
+  }
+
+  @Override
+  public boolean isCluster() {
+    return cluster != null;
+  }
+
+  @Override
+  public void close() {
+    CompletableFuture<StatefulConnection<byte[], byte[]>> known;
+    synchronized (this) {
+      isClosed = true;
+      known = current;
+      current = null;
+    }
+    if (known != null && !known.cancel(false) && !known.isCompletedExceptionally()) {
+      known.join().closeAsync();
+    }
+    closing.run();
+  }
+}

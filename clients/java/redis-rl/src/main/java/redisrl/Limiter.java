@@ -1,0 +1,500 @@
+package redisrl;
+
+import static redisrl.Rates.given;
+
+import java.time.Duration;
+import java.time.Instant;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Objects;
+import java.util.concurrent.CancellationException;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.function.Consumer;
+import java.util.function.Function;
+import org.jspecify.annotations.Nullable;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * Decides on requests, by a server or a cluster. It is for use by many threads.
+ *
+ * <p>No call takes longer than the limiter's time-out. After a failure that means that the server
+ * is unavailable, calls fail at once for a second; then one of them probes the server. A call whose
+ * reply was lost is not sent again. A denial is no exception. Calls throw {@link
+ * UnavailableException}, {@link IllegalArgumentException} for what cannot be asked, and {@link
+ * ServerException} for what the server has said against a call.
+ *
+ * <p>Each call has a form that returns a future. Cancelling that leaves the call, which goes on; a
+ * turn or a place that it takes is given back. What follows such a future runs in a thread of the
+ * connection, and must not block.
+ */
+public final class Limiter implements AutoCloseable {
+  private static final Logger LOG = LoggerFactory.getLogger(Limiter.class);
+
+  /** For how long units are reserved unless told otherwise. */
+  static final Duration LEASE = Duration.ofMinutes(1);
+
+  private final Core core;
+  private final String prefix;
+  private final Duration timeout;
+  private final String name;
+  private final Consumer<Event> listener;
+  private final Waiting waiting = new Waiting(this);
+  private volatile boolean isClosed;
+
+  private Limiter(Builder builder) {
+    this.core = new Core(builder.transport, builder.mode, builder.name);
+    this.prefix = builder.prefix;
+    this.timeout = builder.timeout;
+    this.name = builder.name;
+    this.listener = builder.listener;
+    if (!builder.transport.isCluster()) {
+      core.warm();
+    }
+  }
+
+  /** A limiter on a transport, which stays yours. */
+  public static Builder builder(Transport transport) {
+    return new Builder(given(transport, "the transport"));
+  }
+
+  /** Options of a limiter. */
+  public static final class Builder {
+    private final Transport transport;
+    private String prefix = "";
+    private Mode mode = Mode.AUTO;
+    private Duration timeout = Duration.ofSeconds(1);
+    private String name = "";
+    private Consumer<Event> listener = event -> {};
+
+    private Builder(Transport transport) {
+      this.transport = transport;
+    }
+
+    /** Put before every key; nothing unless given. */
+    public Builder prefix(String prefix) {
+      this.prefix = given(prefix, "the prefix");
+      return this;
+    }
+
+    /** How the server is called: AUTO unless given. */
+    public Builder mode(Mode mode) {
+      this.mode = given(mode, "the mode");
+      return this;
+    }
+
+    /** The longest that a call may take: a second unless given. */
+    public Builder timeout(Duration timeout) {
+      if (given(timeout, "the time-out").toMillis() < 1) {
+        throw new IllegalArgumentException(
+            "the time-out must be at least a millisecond, not " + timeout);
+      }
+      this.timeout = timeout;
+      return this;
+    }
+
+    /** What the limiter is called in log lines and events. */
+    public Builder name(String name) {
+      this.name = given(name, "the name");
+      return this;
+    }
+
+    /** Called after every call. It must not block, nor throw. */
+    public Builder listener(Consumer<Event> listener) {
+      this.listener = given(listener, "the listener");
+      return this;
+    }
+
+    public Limiter build() {
+      return new Limiter(this);
+    }
+  }
+
+  /**
+   * How the server is called; AUTO as long as that is not known. In a cluster it is that of the
+   * node which has the least.
+   */
+  public Mode mode() {
+    return core.mode();
+  }
+
+  String prefix() {
+    return prefix;
+  }
+
+  Duration timeout() {
+    return timeout;
+  }
+
+  String name() {
+    return name;
+  }
+
+  /** Decides on a request, and counts it if it fits. */
+  public Decision hit(String key, Rule rule) {
+    return joined(hitAsync(key, rule));
+  }
+
+  /** See {@link #hit}. */
+  public CompletableFuture<Decision> hitAsync(String key, Rule rule) {
+    return left(decided("hit", List.of(at(key, rule)), timeout, reply -> {}));
+  }
+
+  /** What hit would answer; changes nothing. With a cost of 0 it shows the state as it is. */
+  public Decision peek(String key, Rule rule) {
+    return joined(peekAsync(key, rule));
+  }
+
+  /** See {@link #peek}. */
+  public CompletableFuture<Decision> peekAsync(String key, Rule rule) {
+    return left(decided("peek", List.of(at(key, rule)), timeout, reply -> {}));
+  }
+
+  /**
+   * One decision over 1 to 64 keys: each rule has room, or nothing is counted anywhere. A rule with
+   * a cost of 0 is checked, and counts nothing. In a cluster the keys have to lie in one slot, by a
+   * hash tag such as {org7}.
+   */
+  public Decision all(Keyed... rules) {
+    return joined(allAsync(rules));
+  }
+
+  /** See {@link #all}. */
+  public CompletableFuture<Decision> allAsync(Keyed... rules) {
+    for (Keyed each : rules) {
+      if (each.reserved != null) {
+        throw new IllegalArgumentException("units are reserved by reserveAll");
+      }
+    }
+    return left(
+        decided(
+            "all", List.of(rules).stream().map(each -> each.at).toList(), timeout, reply -> {}));
+  }
+
+  /**
+   * Asks for a turn: a request that does not fit now but will within a time, an hour at most, is
+   * counted at that time. The decision says how long to wait ({@link Decision#waitFor}) and when
+   * the turn is ({@link Decision#at}), with which {@link #refund(String, Rule.Countable, Instant)}
+   * gives it back.
+   */
+  public Decision turn(String key, Rule.Queued rule, Duration within) {
+    return joined(turnAsync(key, rule, within));
+  }
+
+  /** See {@link #turn}. */
+  public CompletableFuture<Decision> turnAsync(String key, Rule.Queued rule, Duration within) {
+    return left(turned(key, rule, within, timeout, decision -> {}));
+  }
+
+  /**
+   * Waits until the request is allowed, at most for a time. By a sliding rule or a throttle it asks
+   * for a turn, sleeps until then, and returns: one call each, in order. It returns the denial at
+   * once where the wait is longer. While the server is unavailable it tries again each second. (The
+   * other packages call this wait, which every object of Java has already.)
+   */
+  public Decision await(String key, Rule rule, Duration longest) {
+    return joined(awaitAsync(key, rule, longest));
+  }
+
+  /** See {@link #await}. A future that is cancelled gives back its turn or its place. */
+  public CompletableFuture<Decision> awaitAsync(String key, Rule rule, Duration longest) {
+    return waiting.begin(key, given(rule, "a rule"), longest(longest));
+  }
+
+  private static Duration longest(Duration longest) {
+    if (given(longest, "the time to wait").isNegative()) {
+      throw new IllegalArgumentException(
+          "the time to wait must not be negative, and is " + longest);
+    }
+    return longest;
+  }
+
+  /** Gives back what the same rule has taken: its cost, of the newest units. */
+  public <R extends Rule & Rule.Countable> Refund refund(String key, R rule) {
+    return joined(refundAsync(key, rule, null));
+  }
+
+  /**
+   * Gives back what the same rule has taken at a time, that of the decision: of a sliding rule
+   * units of that moment, of a fixed one nothing where that window has ended since, of a throttle
+   * the turn that was given last.
+   */
+  public <R extends Rule & Rule.Countable> Refund refund(String key, R rule, Instant at) {
+    return joined(refundAsync(key, rule, given(at, "the time of a refund")));
+  }
+
+  CompletableFuture<Refund> refundAsync(String key, Rule rule, @Nullable Instant at) {
+    return change(
+            "refund",
+            key,
+            Command.refund(
+                prefix + given(key, "a key"), Command.at(given(rule, "a rule"), Instant.now()), at))
+        .thenApply(Replies::refund);
+  }
+
+  /**
+   * Gives the key its whole quota back, and with fixed rules their counters and reservations.
+   * Returns how many keys went.
+   */
+  public long reset(String key, Rule... rules) {
+    List<Rule> now = List.of(rules).stream().map(rule -> Command.at(rule, Instant.now())).toList();
+    return joined(
+        change("reset", key, Command.reset(prefix + given(key, "a key"), now))
+            .thenApply(Replies::number));
+  }
+
+  /**
+   * Takes or renews a lease. The decision's holder is who holds it: the rule's, or a random name.
+   */
+  public Decision acquire(String key, Rule.Lease lease) {
+    return hit(key, given(lease, "a lease").held());
+  }
+
+  /** Ends leases, and returns how many were still held. Releasing twice is no error. */
+  public long release(String key, String... holders) {
+    return joined(releaseAsync(key, holders));
+  }
+
+  CompletableFuture<Long> releaseAsync(String key, String... holders) {
+    return change("release", key, Command.release(prefix + given(key, "a key"), List.of(holders)))
+        .thenApply(Replies::number)
+        .whenComplete((count, error) -> waiting.wake(key));
+  }
+
+  /**
+   * Takes a lease for a block of work, which renews itself and ends with {@link Held#close}. It
+   * waits so long for a place; zero does not wait.
+   *
+   * @throws DeniedException if no place was free
+   */
+  public Held hold(String key, Rule.Lease lease, Duration longest) {
+    Rule.Lease held = given(lease, "a lease").held();
+    Waiting.Place place = waiting.place(key, held, longest(longest));
+    Decision decision = joined(place.decision());
+    if (!decision.allowed()) {
+      throw new DeniedException(decision);
+    }
+    return new Held(this, key, held, place.asked());
+  }
+
+  /**
+   * Reserves units for work whose cost is known when it is over, for a lease; the reservation
+   * renews itself until it is settled.
+   *
+   * @throws DeniedException if they do not fit
+   */
+  public <R extends Rule & Rule.Reservable> Reservation reserve(
+      String key, R rule, long units, Duration lease) {
+    return reserved("hit", lease, List.of(Keyed.reserved(key, rule, units)));
+  }
+
+  /** {@link #reserve} for a minute. */
+  public <R extends Rule & Rule.Reservable> Reservation reserve(String key, R rule, long units) {
+    return reserve(key, rule, units, LEASE);
+  }
+
+  /** One decision over several keys, of which some are {@link Keyed#reserved}. */
+  public Reservation reserveAll(Duration lease, Keyed... rules) {
+    return reserved("all", lease, List.of(rules));
+  }
+
+  private Reservation reserved(String call, Duration lease, List<Keyed> rules) {
+    List<Command.Keyed> held = Command.at(Keyed.held(rules, lease), Instant.now());
+    long began = System.nanoTime();
+    Decision decision;
+    try {
+      decision = joined(decided(call, held, timeout, reply -> {}));
+    } catch (ServerException error) {
+      if (!error.hasEnded()) {
+        throw error;
+      }
+      held = Command.at(held, earliestEnd(held));
+      decision = joined(decided(call, held, timeout, reply -> {}));
+    }
+    if (!decision.allowed()) {
+      throw new DeniedException(decision);
+    }
+    return new Reservation(this, call, held, lease, decision, began);
+  }
+
+  /**
+   * Ends the limiter: calls fail from now on, and nothing is renewed any more. The transport stays
+   * open.
+   */
+  @Override
+  public void close() {
+    isClosed = true;
+  }
+
+  boolean isClosed() {
+    return isClosed;
+  }
+
+  private static Command.Keyed at(String key, Rule rule) {
+    return new Command.Keyed(given(key, "a key"), given(rule, "a rule"));
+  }
+
+  /** Asks for a turn. {@code late} gets a decision that comes when the call was given up. */
+  CompletableFuture<Decision> turned(
+      String key, Rule.Queued rule, Duration within, Duration timeout, Consumer<Decision> late) {
+    Rule asked = (Rule) given(rule, "a rule");
+    Command command = Command.turn(prefix + given(key, "a key"), rule, given(within, "within"));
+    return told(
+        "turn",
+        List.of(key),
+        asked(command, timeout, reply -> Replies.rule(asked, reply, true), late));
+  }
+
+  /**
+   * A decision, of a hit, a peek or an all. {@code late} gets one that comes when the call was
+   * given up.
+   */
+  CompletableFuture<Decision> decided(
+      String call, List<Command.Keyed> given, Duration timeout, Consumer<Decision> late) {
+    boolean isHeld = given.stream().anyMatch(each -> each.rule().hold() != null);
+    List<Command.Keyed> rules = isHeld ? given : Command.at(given, Instant.now());
+    CompletableFuture<Decision> decided = once(call, rules, timeout, late);
+    if (!isHeld && !earliestEnd(rules).equals(Instant.MAX)) {
+      // On the server's clock, which is ahead, the window may be over.
+      decided =
+          decided
+              .handle(
+                  (decision, error) -> {
+                    boolean hasEnded =
+                        error != null
+                            && Core.cause(error) instanceof ServerException line
+                            && line.hasEnded();
+                    return hasEnded
+                        ? once(call, Command.at(rules, earliestEnd(rules)), timeout, late)
+                        : error == null
+                            ? CompletableFuture.completedFuture(decision)
+                            : CompletableFuture.<Decision>failedFuture(Core.cause(error));
+                  })
+              .thenCompose(Function.identity());
+    }
+    return told(call, rules.stream().map(Command.Keyed::key).toList(), decided);
+  }
+
+  static Instant earliestEnd(List<Command.Keyed> rules) {
+    return rules.stream()
+        .filter(each -> each.rule() instanceof Rule.Fixed fixed && fixed.calendar != null)
+        .map(each -> Instant.ofEpochMilli(((Rule.Fixed) each.rule()).windows.get(0).ends()))
+        .min(Instant::compareTo)
+        .orElse(Instant.MAX);
+  }
+
+  private CompletableFuture<Decision> once(
+      String call, List<Command.Keyed> rules, Duration timeout, Consumer<Decision> late) {
+    Rule rule = rules.isEmpty() ? null : rules.get(0).rule();
+    if (call.equals("all") || rule == null) {
+      return asked(Command.all(prefix, rules), timeout, reply -> Replies.all(rules, reply), late);
+    }
+    String key = prefix + rules.get(0).key();
+    Command command = call.equals("peek") ? Command.peek(key, rule) : Command.hit(key, rule);
+    return asked(command, timeout, reply -> Replies.rule(rule, reply, false), late);
+  }
+
+  private CompletableFuture<Decision> asked(
+      Command command,
+      Duration timeout,
+      Function<@Nullable Object, Decision> read,
+      Consumer<Decision> late) {
+    if (isClosed) {
+      return CompletableFuture.failedFuture(new IllegalStateException("the limiter is closed"));
+    }
+    return core.ask(command, timeout, reply -> late.accept(read.apply(reply))).thenApply(read);
+  }
+
+  CompletableFuture<@Nullable Object> change(String call, String key, Command command) {
+    if (isClosed && !call.equals("release") && !call.equals("settle")) {
+      return CompletableFuture.failedFuture(new IllegalStateException("the limiter is closed"));
+    }
+    long began = System.nanoTime();
+    return core.ask(command, timeout, reply -> {})
+        .whenComplete((reply, error) -> tell(call, List.of(key), began, null, error));
+  }
+
+  private CompletableFuture<Decision> told(
+      String call, List<String> keys, CompletableFuture<Decision> decided) {
+    long began = System.nanoTime();
+    return decided.whenComplete((decision, error) -> tell(call, keys, began, decision, error));
+  }
+
+  private void tell(
+      String call,
+      List<String> keys,
+      long began,
+      @Nullable Decision decision,
+      @Nullable Throwable error) {
+    Throwable cause = error == null ? null : Core.cause(error);
+    listener.accept(
+        new Event(name, call, keys, Duration.ofNanos(System.nanoTime() - began), decision, cause));
+  }
+
+  CompletableFuture<Long> settle(Command.Keyed held, long actual) {
+    return change("settle", held.key(), Command.settle(prefix + held.key(), held.rule(), actual))
+        .thenApply(Replies::settlement);
+  }
+
+  /**
+   * One more call of what is held. {@code late} is called where it has taken something for nobody.
+   */
+  CompletableFuture<Decision> renew(
+      String call, List<Command.Keyed> rules, Consumer<Decision> late) {
+    return told(
+        "renew", rules.stream().map(Command.Keyed::key).toList(), once(call, rules, timeout, late));
+  }
+
+  /** Ends the leases and reservations of a call. An error is logged: they end by themselves. */
+  void giveBack(List<Command.Keyed> rules) {
+    for (Command.Keyed each : rules) {
+      CompletableFuture<Long> given = CompletableFuture.completedFuture(0L);
+      if (each.rule() instanceof Rule.Lease lease) {
+        given = releaseAsync(each.key(), Objects.requireNonNull(lease.holder));
+      } else if (each.rule().hold() != null) {
+        given = settle(each, 0);
+      }
+      given.whenComplete(
+          (count, error) -> {
+            if (error != null) {
+              LOG.warn(
+                  "limiter {}: what was held at {} could not be given back: {}",
+                  name,
+                  each.key(),
+                  String.valueOf(error));
+            }
+          });
+    }
+  }
+
+  /** A future that can be cancelled without a trace in the call. */
+  private static CompletableFuture<Decision> left(CompletableFuture<Decision> call) {
+    return call.thenApply(Function.identity());
+  }
+
+  /** Waits for a call. An interrupted thread leaves it. */
+  static <T> T joined(CompletableFuture<T> call) {
+    try {
+      return call.get();
+    } catch (InterruptedException error) {
+      call.cancel(false);
+      Thread.currentThread().interrupt();
+      throw new CancellationException("interrupted");
+    } catch (ExecutionException error) {
+      Throwable cause = Core.cause(Objects.requireNonNullElse(error.getCause(), error));
+      if (cause instanceof RuntimeException known) {
+        known.setStackTrace(trace(known));
+        throw known;
+      }
+      throw new IllegalStateException(cause);
+    }
+  }
+
+  /** Where the caller is, before where the call has failed: which is a thread of the connection. */
+  private static StackTraceElement[] trace(Throwable error) {
+    List<StackTraceElement> trace = new ArrayList<>(List.of(new Throwable().getStackTrace()));
+    trace.addAll(List.of(error.getStackTrace()));
+    return trace.subList(2, trace.size()).toArray(StackTraceElement[]::new);
+  }
+}

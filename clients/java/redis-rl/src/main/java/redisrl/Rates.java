@@ -1,0 +1,170 @@
+package redisrl;
+
+import static java.util.Locale.ROOT;
+
+import java.math.BigDecimal;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Comparator;
+import java.util.List;
+import java.util.Map;
+import java.util.regex.Pattern;
+
+/** Reads rates: {@code 100/minute}, {@code 5 per 2 seconds}, {@code 10/s, 1000/hour}. */
+final class Rates {
+  static final long MAX_UNITS = (1L << 53) - 1;
+  static final long MAX_SECONDS = Integer.MAX_VALUE;
+  static final int MAX_WINDOWS = 16;
+
+  /**
+   * At most this many units in this many milliseconds. One of the calendar has 0 ms, and ends at a
+   * unix time in ms.
+   */
+  record Window(long limit, long ms, long ends) {
+    Window(long limit, long ms) {
+      this(limit, ms, 0);
+    }
+
+    /** The length as commands take it: 60, 0.25, @1801440000000. */
+    String seconds() {
+      return ends != 0 ? "@" + ends : Rates.seconds(ms);
+    }
+  }
+
+  // Classes of ASCII: \s and \d are, unless UNICODE_CHARACTER_CLASS is set.
+  private static final Pattern RATE =
+      Pattern.compile(
+          "\\s*(\\d+(?:_\\d+)*)(?:\\s*/\\s*|\\s+per\\s+)(?:(\\d+(?:\\.\\d{1,3})?)\\s*)?([a-z]+)\\s*",
+          Pattern.CASE_INSENSITIVE);
+
+  private static final Map<String, Long> UNITS =
+      Map.ofEntries(
+          Map.entry("ms", 1L),
+          Map.entry("millisecond", 1L),
+          Map.entry("milliseconds", 1L),
+          Map.entry("s", 1000L),
+          Map.entry("sec", 1000L),
+          Map.entry("secs", 1000L),
+          Map.entry("second", 1000L),
+          Map.entry("seconds", 1000L),
+          Map.entry("m", 60_000L),
+          Map.entry("min", 60_000L),
+          Map.entry("mins", 60_000L),
+          Map.entry("minute", 60_000L),
+          Map.entry("minutes", 60_000L),
+          Map.entry("h", 3_600_000L),
+          Map.entry("hr", 3_600_000L),
+          Map.entry("hrs", 3_600_000L),
+          Map.entry("hour", 3_600_000L),
+          Map.entry("hours", 3_600_000L),
+          Map.entry("d", 86_400_000L),
+          Map.entry("day", 86_400_000L),
+          Map.entry("days", 86_400_000L),
+          Map.entry("w", 604_800_000L),
+          Map.entry("week", 604_800_000L),
+          Map.entry("weeks", 604_800_000L));
+
+  private Rates() {}
+
+  static List<Window> windows(String... rates) {
+    List<Window> windows = new ArrayList<>();
+    for (String rate : rates) {
+      for (String part : given(rate, "a rate").split(",", -1)) {
+        windows.add(window(part));
+      }
+    }
+    return sorted(windows);
+  }
+
+  static List<Window> sorted(List<Window> windows) {
+    if (windows.isEmpty() || windows.size() > MAX_WINDOWS) {
+      throw new IllegalArgumentException("a rule has 1 to 16 windows, not " + windows.size());
+    }
+    List<Window> sorted = windows.stream().sorted(Comparator.comparingLong(Window::ms)).toList();
+    for (int i = 1; i < sorted.size(); i++) {
+      if (sorted.get(i - 1).ms() == sorted.get(i).ms()) {
+        throw new IllegalArgumentException(
+            "each window of a rule must have another length, not twice "
+                + sorted.get(i).seconds()
+                + " s");
+      }
+    }
+    return sorted;
+  }
+
+  private static Window window(String text) {
+    var found = RATE.matcher(text);
+    Long unit = found.matches() ? UNITS.get(found.group(3).toLowerCase(ROOT)) : null;
+    if (unit == null) {
+      throw new IllegalArgumentException(
+          "a rate looks like \"100/minute\", \"10/s\" or \"5 per 2 hours\" (ms, second, minute, hour,"
+              + " day, week), not \""
+              + shortened(text)
+              + "\"");
+    }
+    BigDecimal times = found.group(2) == null ? BigDecimal.ONE : new BigDecimal(found.group(2));
+    return new Window(
+        limit(found.group(1)), milliseconds(times.multiply(BigDecimal.valueOf(unit)), text));
+  }
+
+  static Window window(long limit, Duration length) {
+    return new Window(limit(limit), milliseconds(length, "a window"));
+  }
+
+  /** Whole milliseconds that commands take, as a number of seconds with three digits at most. */
+  static long milliseconds(Duration length, String what) {
+    BigDecimal seconds =
+        BigDecimal.valueOf(given(length, what).toSeconds())
+            .add(BigDecimal.valueOf(length.getNano(), 9));
+    return milliseconds(
+        seconds.movePointRight(3),
+        what + " of " + seconds.stripTrailingZeros().toPlainString() + " s");
+  }
+
+  private static long milliseconds(BigDecimal ms, String text) {
+    boolean whole = ms.stripTrailingZeros().scale() <= 0;
+    if (!whole || ms.signum() <= 0 || ms.compareTo(BigDecimal.valueOf(MAX_SECONDS * 1000)) > 0) {
+      throw new IllegalArgumentException(
+          "it must be from 0.001 to 2147483647 seconds, in whole milliseconds, not "
+              + shortened(text.strip()));
+    }
+    return ms.longValueExact();
+  }
+
+  static long limit(String digits) {
+    String plain = digits.replace("_", "").replaceFirst("^0+(?=.)", "");
+    if (plain.length() > 16) {
+      throw wrongLimit(digits);
+    }
+    return limit(Long.parseLong(plain));
+  }
+
+  static long limit(long limit) {
+    if (limit < 0 || limit > MAX_UNITS) {
+      throw wrongLimit(Long.toString(limit));
+    }
+    return limit;
+  }
+
+  private static IllegalArgumentException wrongLimit(String given) {
+    return new IllegalArgumentException(
+        "the limit must be an integer from 0 to 9007199254740991, not " + shortened(given));
+  }
+
+  /** A decimal number of seconds: 60, 0.25. */
+  static String seconds(long ms) {
+    return BigDecimal.valueOf(ms, 3).stripTrailingZeros().toPlainString();
+  }
+
+  static String shortened(String text) {
+    return text.length() <= 100 ? text : text.substring(0, 100) + "…";
+  }
+
+  @SuppressWarnings("ConstantValue") // Callers in plain Java may pass null.
+  static <T> T given(T value, String what) {
+    if (value == null) {
+      throw new IllegalArgumentException(what + " must not be null");
+    }
+    return value;
+  }
+}

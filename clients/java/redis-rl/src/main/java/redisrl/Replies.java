@@ -1,0 +1,129 @@
+package redisrl;
+
+import java.time.Duration;
+import java.time.Instant;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import org.jspecify.annotations.Nullable;
+import redisrl.Command.Keyed;
+
+/**
+ * Reads replies. A transport gives integers as Long, texts as String, arrays as List, maps of RESP3
+ * as Map, nil as null. What cannot be read is an error, and never "allowed".
+ */
+final class Replies {
+  private Replies() {}
+
+  static Decision rule(Rule rule, @Nullable Object reply, boolean isTurn) {
+    if (rule.form().equals("FULL")) {
+      return Decision.of(rule, List.of(state(reply, isTurn)));
+    }
+    List<?> maps = list(reply, rule.policies().size());
+    return Decision.of(rule, maps.stream().map(map -> state(map, isTurn)).toList());
+  }
+
+  static Decision all(List<Keyed> rules, @Nullable Object reply) {
+    List<?> parts = list(reply, 5);
+    long index = number(parts.get(1));
+    List<?> maps = list(parts.get(4), rules.size());
+    if (index < 0 || index >= rules.size()) {
+      throw unreadable(reply);
+    }
+    List<Decision> results = new ArrayList<>();
+    for (int i = 0; i < rules.size(); i++) {
+      results.add(Decision.of(rules.get(i).rule(), List.of(state(maps.get(i), false))));
+    }
+    boolean allowed = number(parts.get(0)) == 1;
+    return Decision.of(
+        results, (int) index, allowed, number(parts.get(2)), duration(number(parts.get(3))));
+  }
+
+  static Refund refund(@Nullable Object reply) {
+    List<?> parts = list(reply, 3);
+    return new Refund(
+        number(parts.get(0)), number(parts.get(1)), Duration.ofSeconds(number(parts.get(2))));
+  }
+
+  /**
+   * How a settlement was carried out: 1 now, 2 now and after the hold had ended, 3 before with the
+   * same figure.
+   */
+  static long settlement(@Nullable Object reply) {
+    long settled = number(list(reply, 3).get(0));
+    if (settled < 0 || settled > 3) {
+      throw unreadable(reply);
+    }
+    if (settled == 0) {
+      throw new IllegalArgumentException("the reservation was settled before, with another figure");
+    }
+    return settled;
+  }
+
+  static long number(@Nullable Object reply) {
+    if (reply instanceof Long number) {
+      return number;
+    }
+    throw unreadable(reply);
+  }
+
+  private static List<?> list(@Nullable Object reply, int size) {
+    if (reply instanceof List<?> list && list.size() == size) {
+      return list;
+    }
+    throw unreadable(reply);
+  }
+
+  /** The map of FULL: a map in RESP3, a flat array in RESP2. */
+  private static State state(@Nullable Object reply, boolean isTurn) {
+    long waitMs = isTurn ? field(reply, "wait-ms") : 0;
+    if (waitMs < 0) {
+      throw unreadable(reply);
+    }
+    Duration window = Duration.ofMillis(field(reply, "window-ms"));
+    return new State(
+        field(reply, "allowed") == 1,
+        field(reply, "limit"),
+        field(reply, "used"),
+        field(reply, "remaining"),
+        duration(field(reply, "retry-after-ms")),
+        duration(field(reply, "next-after-ms")),
+        duration(field(reply, "reset-after-ms")),
+        window,
+        Instant.ofEpochMilli(field(reply, "at-ms")),
+        Duration.ofMillis(waitMs));
+  }
+
+  private static long field(@Nullable Object reply, String name) {
+    if (reply instanceof Map<?, ?> map) {
+      return found(reply, map.get(name));
+    }
+    if (reply instanceof List<?> flat && flat.size() % 2 == 0) {
+      for (int i = 0; i < flat.size(); i += 2) {
+        if (name.equals(flat.get(i))) {
+          return found(reply, flat.get(i + 1));
+        }
+      }
+    }
+    throw unreadable(reply);
+  }
+
+  private static long found(Object reply, @Nullable Object value) {
+    if (value instanceof Long number) {
+      return number;
+    }
+    throw unreadable(reply);
+  }
+
+  private static @Nullable Duration duration(long ms) {
+    return ms < 0 ? null : Duration.ofMillis(ms);
+  }
+
+  static ServerException unreadable(@Nullable Object reply) {
+    String text =
+        reply instanceof List<?> list && list.size() > 100
+            ? "an array of " + list.size()
+            : String.valueOf(reply);
+    return new ServerException("the reply cannot be read: " + Rates.shortened(text));
+  }
+}

@@ -1,0 +1,597 @@
+package redisrl;
+
+import static redisrl.Rates.MAX_SECONDS;
+import static redisrl.Rates.MAX_UNITS;
+import static redisrl.Rates.given;
+import static redisrl.Rates.seconds;
+
+import java.math.BigInteger;
+import java.time.Duration;
+import java.time.Instant;
+import java.time.ZoneId;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Objects;
+import org.jspecify.annotations.Nullable;
+import redisrl.Rates.Window;
+
+/**
+ * What is allowed, without the key. Rules are immutable: make one once, and use it for every key
+ * and in every thread.
+ *
+ * <p>One key belongs to one rule: give the same rule in every call at it.
+ */
+public abstract sealed class Rule {
+  final Options options;
+
+  private Rule(Options options) {
+    this.options = options;
+  }
+
+  /** A rule that counts units, which can be given back: all but a lease. */
+  public sealed interface Countable permits Reservable, Queued {}
+
+  /** A rule that can be charged over its limit, and so settled afterwards. */
+  public sealed interface Reservable extends Countable permits Sliding, Fixed {}
+
+  /** A rule of which a request can wait for its turn. */
+  public sealed interface Queued extends Countable permits Sliding, Throttle {}
+
+  /**
+   * An exact sliding window: no stretch of time as long as the window holds more than the limit.
+   * With several rates ({@code "10/second", "1000/hour"}) a request has to fit into each, or it
+   * counts in none.
+   */
+  public static Sliding sliding(String... rates) {
+    return new Sliding(Options.NONE, Rates.windows(rates), false, null);
+  }
+
+  /**
+   * {@link #sliding(String...)} with one window: a limit of 0 to 2^53-1, a length of 0.001 to
+   * 2147483647 seconds.
+   */
+  public static Sliding sliding(long limit, Duration window) {
+    return new Sliding(Options.NONE, List.of(Rates.window(limit, window)), false, null);
+  }
+
+  /**
+   * One small counter for each window: cheap, and up to twice the limit can pass around a boundary.
+   * Windows begin at multiples of their length since the epoch. A rule with one rate and no cost
+   * also counts the requests that it denies.
+   */
+  public static Fixed fixed(String... rates) {
+    return new Fixed(Options.NONE, Rates.windows(rates), false, false, null, null);
+  }
+
+  /** {@link #fixed(String...)} with one window. */
+  public static Fixed fixed(long limit, Duration window) {
+    return new Fixed(Options.NONE, List.of(Rates.window(limit, window)), false, false, null, null);
+  }
+
+  /**
+   * A fixed window of the calendar: {@code "5_000_000/month"}, with day, week, month or year, in a
+   * time zone. Windows go by the clocks of the processes that ask.
+   *
+   * @param starts the day of a month (1 to 31, of a month that is too short its last), the day of a
+   *     week (1, Monday, to 7), or the month of a year
+   */
+  public static Fixed calendar(String rate, ZoneId zone, int starts) {
+    Calendar calendar = Calendar.of(rate, given(zone, "the zone of a calendar"), starts);
+    return new Fixed(
+        Options.NONE, List.of(new Window(calendar.limit(), 0)), false, false, null, calendar);
+  }
+
+  /**
+   * A steady rate with a burst: the generic cell rate algorithm. As many requests may come at once
+   * as the rate has, and one more comes free every window / limit.
+   */
+  public static Throttle throttle(String rate) {
+    return new Throttle(Options.NONE, rate, null);
+  }
+
+  /**
+   * At most this number of holders at a time: concurrent requests, jobs, connections. A lease ends
+   * when it is released, or by itself after {@code ttl}, so that a client that dies blocks nobody
+   * for longer.
+   */
+  public static Lease lease(long limit, Duration ttl) {
+    return new Lease(
+        Options.NONE, Rates.limit(limit), Rates.milliseconds(ttl, "the ttl of a lease"), null);
+  }
+
+  /** The word in RL.PEEK and RL.ALL, and behind "RL." the command of its own. */
+  abstract String kind();
+
+  /** The rule as commands take it. */
+  abstract List<String> words();
+
+  /** Those of RateLimit-Policy, shortest window first. */
+  abstract List<Policy> policies();
+
+  /** What keys of adapters have in place of a name. */
+  abstract String described();
+
+  /** The word that asks for the long reply. */
+  String form() {
+    return "FULL";
+  }
+
+  boolean isForced() {
+    return false;
+  }
+
+  @Nullable Hold hold() {
+    return null;
+  }
+
+  /** This rule, which has at least such a cost. */
+  Rule checked(long least) {
+    Long cost = options.cost;
+    if (cost != null && (cost < least || cost > MAX_UNITS)) {
+      throw new IllegalArgumentException(
+          "the cost must be from " + least + " to " + MAX_UNITS + ", not " + cost);
+    }
+    return this;
+  }
+
+  /** What the policy is called: its name, else its windows. */
+  String policy() {
+    return Keys.escaped(options.name != null ? options.name : described(), "%:{}");
+  }
+
+  @Override
+  public boolean equals(@Nullable Object other) {
+    return other instanceof Rule rule
+        && kind().equals(rule.kind())
+        && described().equals(rule.described())
+        && options.equals(rule.options)
+        && isForced() == rule.isForced()
+        && Objects.equals(hold(), rule.hold());
+  }
+
+  @Override
+  public int hashCode() {
+    return Objects.hash(kind(), described(), options);
+  }
+
+  @Override
+  public String toString() {
+    return options.name != null ? options.name : described();
+  }
+
+  /** A policy of RateLimit-Policy. The window is -1 for a lease, 0 for one of the calendar. */
+  record Policy(String name, long limit, long windowMs, @Nullable String unit) {
+    Policy named(String name) {
+      return new Policy(name, limit, windowMs, unit);
+    }
+  }
+
+  /** A reservation's. */
+  record Hold(String holder, long leaseMs) {}
+
+  record Options(@Nullable String name, @Nullable String unit, @Nullable Long cost) {
+    static final Options NONE = new Options(null, null, null);
+
+    Options named(String name) {
+      return new Options(text(name, "name"), unit, cost);
+    }
+
+    Options of(String unit) {
+      return new Options(name, text(unit, "unit"), cost);
+    }
+
+    Options costing(long cost) {
+      return new Options(name, unit, cost);
+    }
+
+    private static String text(String text, String what) {
+      if (given(text, "the " + what).isEmpty()
+          || !text.chars().allMatch(c -> ' ' <= c && c <= '~')) {
+        throw new IllegalArgumentException(
+            "a "
+                + what
+                + " is 1 or more printable ASCII characters, not \""
+                + Rates.shortened(text)
+                + "\"");
+      }
+      return text;
+    }
+  }
+
+  /** What sliding and fixed rules have in common. */
+  private abstract static sealed class Windowed extends Rule {
+    final List<Window> windows;
+    final boolean force;
+    final @Nullable Hold hold;
+
+    private Windowed(Options options, List<Window> windows, boolean force, @Nullable Hold hold) {
+      super(options);
+      this.windows = windows;
+      this.force = force;
+      this.hold = hold;
+    }
+
+    List<String> limits() {
+      List<String> words = new ArrayList<>();
+      windows.forEach(
+          window -> words.addAll(List.of(window.seconds(), Long.toString(window.limit()))));
+      return words;
+    }
+
+    List<String> ending(List<String> words) {
+      if (hold != null) {
+        words.addAll(List.of("HOLD", hold.holder(), seconds(hold.leaseMs())));
+      }
+      if (force) {
+        words.add("FORCE");
+      }
+      return words;
+    }
+
+    /**
+     * Only where a request is forced on several windows can the wait of the whole call not be told
+     * from those of the windows.
+     */
+    @Override
+    String form() {
+      return windows.size() > 1 && !force ? "EACH" : "FULL";
+    }
+
+    @Override
+    boolean isForced() {
+      return force;
+    }
+
+    @Override
+    @Nullable Hold hold() {
+      return hold;
+    }
+
+    @Override
+    List<Policy> policies() {
+      return windows.stream()
+          .map(
+              window -> {
+                String length = window.seconds() + "s";
+                String name =
+                    options.name == null
+                        ? length
+                        : windows.size() > 1 ? options.name + "-" + length : options.name;
+                return new Policy(name, window.limit(), window.ms(), options.unit);
+              })
+          .toList();
+    }
+
+    String described(String kind) {
+      return kind
+          + "-"
+          + String.join(
+              ",",
+              windows.stream()
+                  .map(window -> window.limit() + "/" + seconds(window.ms()) + "s")
+                  .toList());
+    }
+  }
+
+  /** See {@link Rule#sliding(String...)}. */
+  public static final class Sliding extends Windowed implements Reservable, Queued {
+    private Sliding(Options options, List<Window> windows, boolean force, @Nullable Hold hold) {
+      super(options, windows, force, hold);
+    }
+
+    /**
+     * The rule for a request that weighs this number of units, 1 to 2^53-1: it fits whole or not at
+     * all. A cost of 0 is for peek and all: the rule is checked, and nothing is counted.
+     */
+    public Sliding cost(long units) {
+      return new Sliding(options.costing(units), windows, force, hold);
+    }
+
+    /**
+     * The rule that counts a request whether it fits or not; the answer still says whether it
+     * fitted.
+     */
+    public Sliding force() {
+      return new Sliding(options, windows, true, hold);
+    }
+
+    /** What the policy is called in HTTP headers and keys, in place of its windows. */
+    public Sliding name(String name) {
+      return new Sliding(options.named(name), windows, force, hold);
+    }
+
+    /**
+     * What is counted, for the header RateLimit-Policy: "requests" (which is understood), "tokens",
+     * …
+     */
+    public Sliding unit(String unit) {
+      return new Sliding(options.of(unit), windows, force, hold);
+    }
+
+    Sliding held(long units, Hold hold) {
+      return new Sliding(options.costing(units), windows, force, hold);
+    }
+
+    @Override
+    String kind() {
+      return "SLIDING";
+    }
+
+    /** The cost is always sent, so that the log is compact from its first request on. */
+    @Override
+    List<String> words() {
+      List<String> words = limits();
+      words.addAll(List.of("COST", Long.toString(options.cost == null ? 1 : options.cost)));
+      return ending(words);
+    }
+
+    @Override
+    String described() {
+      return described("sliding");
+    }
+  }
+
+  /** See {@link Rule#fixed(String...)} and {@link Rule#calendar}. */
+  public static final class Fixed extends Windowed implements Reservable {
+    private final boolean anchored;
+    final @Nullable Calendar calendar;
+
+    private Fixed(
+        Options options,
+        List<Window> windows,
+        boolean anchored,
+        boolean force,
+        @Nullable Hold hold,
+        @Nullable Calendar calendar) {
+      super(options, windows, force, hold);
+      this.anchored = anchored;
+      this.calendar = calendar;
+    }
+
+    /** As of {@link Sliding#cost}. */
+    public Fixed cost(long units) {
+      return new Fixed(options.costing(units), windows, anchored, force, hold, calendar);
+    }
+
+    /** As of {@link Sliding#force}. */
+    public Fixed force() {
+      return new Fixed(options, windows, anchored, true, hold, calendar);
+    }
+
+    /**
+     * A window begins with its first request, and not at a multiple of its length since the epoch.
+     */
+    public Fixed anchored() {
+      if (calendar != null) {
+        throw new IllegalArgumentException("a calendar is not anchored");
+      }
+      return new Fixed(options, windows, true, force, hold, null);
+    }
+
+    /** As of {@link Sliding#name}. */
+    public Fixed name(String name) {
+      return new Fixed(options.named(name), windows, anchored, force, hold, calendar);
+    }
+
+    /** As of {@link Sliding#unit}. */
+    public Fixed unit(String unit) {
+      return new Fixed(options.of(unit), windows, anchored, force, hold, calendar);
+    }
+
+    Fixed held(long units, Hold hold) {
+      return new Fixed(options.costing(units), windows, anchored, force, hold, calendar);
+    }
+
+    /** The rule with the period of the calendar in which a time lies. */
+    Fixed at(Instant time) {
+      if (calendar == null) {
+        return this;
+      }
+      Window window = new Window(calendar.limit(), 0, calendar.end(time).toEpochMilli());
+      return new Fixed(options, List.of(window), anchored, force, hold, calendar);
+    }
+
+    @Override
+    String kind() {
+      return "FIXED";
+    }
+
+    @Override
+    List<String> words() {
+      List<String> words = limits();
+      if (anchored) {
+        words.add("ANCHORED");
+      }
+      if (options.cost != null) {
+        words.addAll(List.of("COST", options.cost.toString()));
+      }
+      return ending(words);
+    }
+
+    @Override
+    List<Policy> policies() {
+      List<Policy> policies = super.policies();
+      return calendar != null && options.name == null
+          ? List.of(policies.get(0).named(calendar.unit()))
+          : policies;
+    }
+
+    @Override
+    String described() {
+      return calendar != null ? calendar.described() : described(anchored ? "anchored" : "fixed");
+    }
+  }
+
+  /** See {@link Rule#throttle}. */
+  public static final class Throttle extends Rule implements Queued {
+    private final String rate;
+    private final long burst;
+    private final long count;
+    private final long period;
+
+    private Throttle(Options options, String rate, @Nullable Long burst) {
+      super(options);
+      this.rate = rate;
+      List<Window> windows = Rates.windows(rate);
+      if (windows.size() != 1) {
+        throw new IllegalArgumentException("a throttle takes one rate, not " + windows.size());
+      }
+      long limit = windows.get(0).limit();
+      long ms = windows.get(0).ms();
+      if (limit == 0) {
+        throw new IllegalArgumentException(
+            "the limit of a throttle must be from 1 to " + MAX_UNITS + ", not 0");
+      }
+      if (burst != null && (burst < 0 || burst >= MAX_UNITS)) {
+        throw new IllegalArgumentException(
+            "burst must be from 0 to " + (MAX_UNITS - 1) + ", not " + burst);
+      }
+      // A window that is not whole seconds is scaled up to whole ones.
+      long scale = 1000 / BigInteger.valueOf(ms).gcd(BigInteger.valueOf(1000)).longValueExact();
+      if (ms * scale / 1000 > MAX_SECONDS) {
+        throw new IllegalArgumentException(
+            "the window of a throttle must be at most 2147483647 s in whole seconds, not " + rate);
+      }
+      this.burst = burst == null ? limit - 1 : burst;
+      this.period = ms * scale / 1000;
+      if (limit > MAX_UNITS / scale || limit * scale > period * 1_000_000_000L) {
+        throw new IllegalArgumentException(
+            "the rate of a throttle must be at most one request a nanosecond, not " + rate);
+      }
+      this.count = limit * scale;
+    }
+
+    /**
+     * How many requests may come at once beyond the first, 0 to 2^53-2; unless given, the rate's
+     * limit less one.
+     */
+    public Throttle burst(long burst) {
+      return new Throttle(options, rate, burst);
+    }
+
+    /** As of {@link Sliding#cost}. */
+    public Throttle cost(long units) {
+      return new Throttle(options.costing(units), rate, burst);
+    }
+
+    /** As of {@link Sliding#name}. */
+    public Throttle name(String name) {
+      return new Throttle(options.named(name), rate, burst);
+    }
+
+    /** As of {@link Sliding#unit}. */
+    public Throttle unit(String unit) {
+      return new Throttle(options.of(unit), rate, burst);
+    }
+
+    @Override
+    String kind() {
+      return "THROTTLE";
+    }
+
+    @Override
+    List<String> words() {
+      List<String> words =
+          new ArrayList<>(
+              List.of(Long.toString(burst), Long.toString(count), Long.toString(period)));
+      if (options.cost != null) {
+        words.add(options.cost.toString());
+      }
+      return words;
+    }
+
+    /**
+     * The window is the time in which an empty bucket fills, which the server rounds up to
+     * milliseconds.
+     */
+    @Override
+    List<Policy> policies() {
+      long interval = (period * 1_000_000_000L + count - 1) / count;
+      BigInteger nanos = BigInteger.valueOf(interval).multiply(BigInteger.valueOf(burst + 1));
+      long ms =
+          nanos
+              .add(BigInteger.valueOf(999_999))
+              .divide(BigInteger.valueOf(1_000_000))
+              .min(BigInteger.valueOf(MAX_UNITS))
+              .longValueExact();
+      return List.of(
+          new Policy(
+              options.name == null ? seconds(ms) + "s" : options.name,
+              burst + 1,
+              ms,
+              options.unit));
+    }
+
+    @Override
+    String described() {
+      return "throttle-" + burst + "-" + count + "/" + period + "s";
+    }
+  }
+
+  /** See {@link Rule#lease}. */
+  public static final class Lease extends Rule {
+    final long limit;
+    final long ms;
+    final @Nullable String holder;
+
+    private Lease(Options options, long limit, long ms, @Nullable String holder) {
+      super(options);
+      this.limit = limit;
+      this.ms = ms;
+      this.holder = holder;
+    }
+
+    /** The lease of one holder. Acquire and hold make a random name unless there is one. */
+    public Lease holder(String holder) {
+      if (given(holder, "the holder of a lease").isEmpty()) {
+        throw new IllegalArgumentException("the holder of a lease must have a name");
+      }
+      return new Lease(options, limit, ms, holder);
+    }
+
+    /** As of {@link Sliding#name}. */
+    public Lease name(String name) {
+      return new Lease(options.named(name), limit, ms, holder);
+    }
+
+    /** As of {@link Sliding#unit}; "concurrent-requests" unless given. */
+    public Lease unit(String unit) {
+      return new Lease(options.of(unit), limit, ms, holder);
+    }
+
+    Lease held() {
+      return holder == null ? holder(Keys.random()) : this;
+    }
+
+    @Override
+    Rule checked(long least) {
+      if (holder == null) {
+        throw new IllegalArgumentException(
+            "the lease needs a holder: give it one, or call acquire or hold");
+      }
+      return this;
+    }
+
+    @Override
+    String kind() {
+      return "ACQUIRE";
+    }
+
+    @Override
+    List<String> words() {
+      return List.of(Long.toString(limit), seconds(ms), Objects.requireNonNull(holder));
+    }
+
+    @Override
+    List<Policy> policies() {
+      String name = options.name == null ? seconds(ms) + "s" : options.name;
+      return List.of(
+          new Policy(name, limit, -1, options.unit == null ? "concurrent-requests" : options.unit));
+    }
+
+    @Override
+    String described() {
+      return "lease-" + limit + "/" + seconds(ms) + "s";
+    }
+  }
+}

@@ -1,0 +1,247 @@
+package redisrl;
+
+import java.time.Duration;
+import java.util.ArrayDeque;
+import java.util.Deque;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ScheduledFuture;
+import java.util.concurrent.ThreadLocalRandom;
+import java.util.concurrent.TimeUnit;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Calls that wait: for their turn, for the wait of a denial to be over, or for a place. Of those
+ * that wait for places at one key in this process the first asks, and the others wait for theirs.
+ */
+final class Waiting {
+  static final Duration FIRST_POLL = Duration.ofMillis(20);
+  static final Duration LONGEST_POLL = Duration.ofMillis(500);
+
+  /** The last call of a wait has at least this part of the limiter's time-out. */
+  static final int LAST_CALL = 10;
+
+  private final Limiter limiter;
+  private final Map<String, Deque<Waiter>> lines = new HashMap<>();
+
+  Waiting(Limiter limiter) {
+    this.limiter = limiter;
+  }
+
+  CompletableFuture<Decision> begin(String key, Rule rule, Duration longest) {
+    Waiter waiter = new Waiter(Rates.given(key, "a key"), rule, longest);
+    if (rule instanceof Rule.Lease) {
+      enter(waiter);
+    } else {
+      waiter.ask();
+    }
+    return waiter.result;
+  }
+
+  /** A call that waits for a place, and when it asked last. */
+  record Place(CompletableFuture<Decision> decision, java.util.function.LongSupplier askedAt) {
+    long asked() {
+      return askedAt.getAsLong();
+    }
+  }
+
+  Place place(String key, Rule.Lease lease, Duration longest) {
+    Waiter waiter = new Waiter(Rates.given(key, "a key"), lease, longest);
+    enter(waiter);
+    return new Place(waiter.result, () -> waiter.asked);
+  }
+
+  private void enter(Waiter waiter) {
+    boolean isFirst;
+    synchronized (lines) {
+      Deque<Waiter> line = lines.computeIfAbsent(waiter.key, key -> new ArrayDeque<>());
+      line.add(waiter);
+      isFirst = line.size() == 1;
+    }
+    waiter.result.whenComplete((decision, error) -> leave(waiter));
+    if (isFirst) {
+      waiter.ask();
+    } else {
+      // Its last call, if its turn has not come by then.
+      waiter.later(waiter.left());
+    }
+  }
+
+  private void leave(Waiter waiter) {
+    Waiter next;
+    synchronized (lines) {
+      Deque<Waiter> line = lines.getOrDefault(waiter.key, new ArrayDeque<>());
+      boolean wasFirst = line.peek() == waiter;
+      line.remove(waiter);
+      next = wasFirst ? line.peek() : null;
+      if (line.isEmpty()) {
+        lines.remove(waiter.key);
+      }
+    }
+    if (next != null) {
+      next.later(0);
+    }
+  }
+
+  /** A place may be free: the first in the line asks. */
+  void wake(String key) {
+    Waiter first;
+    synchronized (lines) {
+      Deque<Waiter> line = lines.get(key);
+      first = line == null ? null : line.peek();
+    }
+    if (first != null) {
+      first.pause = FIRST_POLL.toNanos();
+      first.later(0);
+    }
+  }
+
+  private final class Waiter {
+    final String key;
+    final Rule rule;
+    final CompletableFuture<Decision> result = new CompletableFuture<>();
+    final long until;
+    volatile long pause = FIRST_POLL.toNanos();
+    volatile long asked = System.nanoTime();
+    private @Nullable Decision denial;
+    private @Nullable ScheduledFuture<?> next;
+    private boolean isAsking;
+
+    Waiter(String key, Rule rule, Duration longest) {
+      this.key = key;
+      this.rule = rule;
+      // A time of more than a century is as good as any.
+      this.until =
+          System.nanoTime()
+              + Math.min(longest.toSeconds(), 3_000_000_000L) * 1_000_000_000L
+              + longest.getNano();
+    }
+
+    long left() {
+      return Math.max(0, until - System.nanoTime());
+    }
+
+    /** Asks in so many nanoseconds, and not before. */
+    synchronized void later(long nanos) {
+      if (next != null) {
+        next.cancel(false);
+      }
+      next = Core.TIMER.schedule(this::ask, nanos, TimeUnit.NANOSECONDS);
+    }
+
+    void ask() {
+      synchronized (this) {
+        if (isAsking || result.isDone()) {
+          return;
+        }
+        isAsking = true;
+        asked = System.nanoTime();
+      }
+      Duration left = Duration.ofNanos(left());
+      // The last call has some time for its answer, too.
+      Duration timeout = max(min(limiter.timeout(), left), limiter.timeout().dividedBy(LAST_CALL));
+      try {
+        CompletableFuture<Decision> call =
+            rule instanceof Rule.Queued queued && !rule.isForced()
+                ? limiter.turned(
+                    key, queued, min(left, Command.LONGEST_TURN), timeout, this::giveBack)
+                : limiter.decided(
+                    "hit", List.of(new Command.Keyed(key, rule)), timeout, this::giveBack);
+        call.whenComplete(this::answered);
+      } catch (RuntimeException error) {
+        result.completeExceptionally(error);
+      }
+    }
+
+    private void answered(@Nullable Decision decision, @Nullable Throwable thrown) {
+      synchronized (this) {
+        isAsking = false;
+      }
+      if (decision == null) {
+        failed(Core.cause(java.util.Objects.requireNonNull(thrown)));
+      } else if (decision.allowed()) {
+        sleep(decision);
+      } else {
+        denied(decision);
+      }
+    }
+
+    private void failed(Throwable error) {
+      long left = left();
+      if (!(error instanceof UnavailableException)) {
+        result.completeExceptionally(error);
+      } else if (left > 0) {
+        later(Math.min(left, Core.PAUSE.toNanos()));
+      } else if (denial != null) {
+        result.complete(denial);
+      } else {
+        result.completeExceptionally(error);
+      }
+    }
+
+    private void sleep(Decision decision) {
+      if (result.isDone()) {
+        giveBack(decision);
+        return;
+      }
+      if (decision.waitFor().isZero()) {
+        finish(decision);
+        return;
+      }
+      var timer =
+          Core.TIMER.schedule(
+              () -> finish(decision), decision.waitFor().toNanos(), TimeUnit.NANOSECONDS);
+      result.whenComplete(
+          (done, error) -> {
+            if (error != null && timer.cancel(false)) {
+              giveBack(decision);
+            }
+          });
+    }
+
+    private void finish(Decision decision) {
+      if (!result.complete(decision)) {
+        giveBack(decision);
+      }
+    }
+
+    private void denied(Decision decision) {
+      denial = decision;
+      long left = left();
+      Duration wait = decision.retryAfter();
+      boolean isLease = rule instanceof Rule.Lease;
+      if (wait == null || left == 0 || !isLease && wait.compareTo(Duration.ofNanos(left)) > 0) {
+        result.complete(decision);
+      } else if (isLease) {
+        // A place can be given back before its lease ends.
+        long poll = ThreadLocalRandom.current().nextLong(pause / 2, pause);
+        later(Math.min(left, Math.min(poll, Math.max(wait.toNanos(), 1_000_000))));
+        pause = Math.min(2 * pause, LONGEST_POLL.toNanos());
+      } else {
+        later(wait.toNanos());
+      }
+    }
+
+    /** What was taken for nobody. */
+    private void giveBack(Decision decision) {
+      if (!decision.allowed()) {
+        return;
+      }
+      if (rule instanceof Rule.Lease) {
+        limiter.giveBack(List.of(new Command.Keyed(key, rule)));
+      } else if (rule instanceof Rule.Queued && !rule.isForced()) {
+        var ignored = limiter.refundAsync(key, rule, decision.at());
+      }
+    }
+
+    private static Duration min(Duration a, Duration b) {
+      return a.compareTo(b) < 0 ? a : b;
+    }
+
+    private static Duration max(Duration a, Duration b) {
+      return a.compareTo(b) > 0 ? a : b;
+    }
+  }
+}

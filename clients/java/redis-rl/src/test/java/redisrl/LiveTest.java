@@ -1,0 +1,293 @@
+package redisrl;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+import static org.assertj.core.api.Assertions.catchThrowable;
+
+import io.lettuce.core.RedisClient;
+import java.time.Duration;
+import java.time.ZoneOffset;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
+
+/** The limiter on live servers: with the module, with functions and with the script. */
+class LiveTest {
+  private static TestServer server;
+  private static TestServer plain;
+
+  @BeforeAll
+  static void start() throws Exception {
+    server = new TestServer(true);
+    plain = new TestServer(false);
+  }
+
+  @AfterAll
+  static void stop() throws Exception {
+    server.close();
+    plain.close();
+  }
+
+  private static Limiter.Builder on(Transport transport) {
+    // Long enough for a machine that does other work.
+    return Limiter.builder(transport).timeout(Duration.ofSeconds(10));
+  }
+
+  private static String key() {
+    return "test:" + Keys.random();
+  }
+
+  @ParameterizedTest
+  @EnumSource
+  void everyCallInEveryMode(Mode mode) {
+    TestServer on = mode == Mode.FUNCTIONS || mode == Mode.SCRIPT ? plain : server;
+    try (Transport transport = LettuceTransport.create(on.uri());
+        Limiter limiter = on(transport).mode(mode).prefix("p:").build()) {
+      String key = key();
+      Rule.Sliding rule = Rule.sliding("3/minute");
+      for (long used = 1; used <= 3; used++) {
+        Decision decision = limiter.hit(key, rule);
+        assertThat(decision.allowed()).isTrue();
+        assertThat(decision.used()).isEqualTo(used);
+      }
+      Decision denied = limiter.hit(key, rule);
+      assertThat(denied.allowed()).isFalse();
+      assertThat(denied.retryAfter()).isBetween(Duration.ofSeconds(1), Duration.ofMinutes(1));
+      assertThat(limiter.mode()).isEqualTo(mode == Mode.AUTO ? Mode.MODULE : mode);
+      assertThat(limiter.peek(key, rule.cost(0)).used()).isEqualTo(3);
+      assertThat(limiter.refund(key, rule.cost(2)).refunded()).isEqualTo(2);
+      assertThat(limiter.hit(key, rule.cost(2)).allowed()).isTrue();
+      assertThat(limiter.hit(key, rule.cost(4)).retryAfter()).isNull();
+      assertThat(limiter.hit(key, rule.cost(4).force()).used()).isEqualTo(7);
+      assertThat(limiter.reset(key, rule)).isEqualTo(1);
+      assertThat(limiter.hit(key, Rule.sliding("3/second", "9/minute")).each()).hasSize(2);
+
+      assertThat(limiter.hit(key(), Rule.fixed("1/hour").anchored()).allowed()).isTrue();
+      assertThat(limiter.hit(key(), Rule.throttle("30/minute").burst(3)).limit()).isEqualTo(4);
+      assertThat(limiter.hit(key(), Rule.calendar("5/month", ZoneOffset.UTC, 1)).remaining())
+          .isEqualTo(4);
+
+      String busy = key();
+      Rule.Lease lease = Rule.lease(1, Duration.ofSeconds(30));
+      Decision held = limiter.acquire(busy, lease);
+      assertThat(held.holder()).isNotNull();
+      assertThat(limiter.acquire(busy, lease).allowed()).isFalse();
+      assertThat(limiter.release(busy, held.holder())).isEqualTo(1);
+      try (Held block = limiter.hold(busy, lease, Duration.ZERO)) {
+        assertThat(block.isLost()).isFalse();
+        assertThatThrownBy(() -> limiter.hold(busy, lease, Duration.ZERO))
+            .isInstanceOf(DeniedException.class);
+      }
+
+      String tokens = key();
+      Rule.Sliding budget = Rule.sliding("100/minute");
+      try (Reservation reservation = limiter.reserve(tokens, budget, 60)) {
+        assertThat(limiter.peek(tokens, budget.cost(0)).used()).isEqualTo(60);
+        assertThatThrownBy(() -> limiter.reserve(tokens, budget, 60))
+            .isInstanceOf(DeniedException.class);
+        assertThat(reservation.settle(25)).isTrue();
+        assertThat(reservation.settle(25)).isTrue();
+        assertThatThrownBy(() -> reservation.settle(26))
+            .isInstanceOf(IllegalArgumentException.class);
+      }
+      assertThat(limiter.peek(tokens, budget.cost(0)).used()).isEqualTo(25);
+      limiter.reserve(tokens, budget, 60).close();
+      assertThat(limiter.peek(tokens, budget.cost(0)).used()).isEqualTo(25);
+
+      String tag = "{" + key() + "}";
+      Decision all =
+          limiter.all(
+              Keyed.of(tag + "a", Rule.sliding("5/s")),
+              Keyed.of(tag + "b", Rule.fixed("2/minute")));
+      assertThat(all.allowed()).isTrue();
+      assertThat(all.index()).isEqualTo(1);
+      try (Reservation reservation =
+          limiter.reserveAll(
+              Duration.ofSeconds(30),
+              Keyed.of(tag + "a", Rule.sliding("5/s")),
+              Keyed.reserved(tag + "c", budget, 10))) {
+        assertThat(reservation.settle(4)).isTrue();
+      }
+      assertThat(limiter.peek(tag + "c", budget.cost(0)).used()).isEqualTo(4);
+    }
+  }
+
+  @ParameterizedTest
+  @EnumSource(names = {"MODULE", "FUNCTIONS", "SCRIPT"})
+  void turnsComeInOrder(Mode mode) throws Exception {
+    try (Transport transport =
+            LettuceTransport.create((mode == Mode.MODULE ? server : plain).uri());
+        Limiter limiter = on(transport).mode(mode).build()) {
+      String key = key();
+      Rule.Sliding rule = Rule.sliding("5/second");
+      List<CompletableFuture<Decision>> waiters = new ArrayList<>();
+      ConcurrentLinkedQueue<Integer> order = new ConcurrentLinkedQueue<>();
+      for (int i = 0; i < 15; i++) {
+        int number = i;
+        waiters.add(
+            limiter
+                .awaitAsync(key, rule, Duration.ofSeconds(30))
+                .whenComplete((decision, error) -> order.add(number)));
+      }
+      for (CompletableFuture<Decision> waiter : waiters) {
+        assertThat(waiter.get(60, TimeUnit.SECONDS).allowed()).isTrue();
+      }
+      List<java.time.Instant> turns =
+          waiters.stream().map(waiter -> waiter.join().at()).sorted().toList();
+      for (int i = 5; i < turns.size(); i++) {
+        assertThat(Duration.between(turns.get(i - 5), turns.get(i)))
+            .isGreaterThanOrEqualTo(Duration.ofSeconds(1));
+      }
+      assertThat(order).hasSize(15);
+
+      // A turn that is left is given back.
+      String other = key();
+      Rule.Sliding slow = Rule.sliding("1/minute");
+      assertThat(limiter.hit(other, slow).allowed()).isTrue();
+      assertThat(limiter.await(other, slow, Duration.ofMillis(200)).allowed()).isFalse();
+      CompletableFuture<Decision> left = limiter.awaitAsync(other, slow, Duration.ofMinutes(30));
+      eventually(
+          () ->
+              limiter
+                      .turn(other, slow, Duration.ofMinutes(30))
+                      .waitFor()
+                      .compareTo(Duration.ofSeconds(61))
+                  > 0);
+      left.cancel(false);
+      assertThat(limiter.turn(other, slow, Duration.ZERO).allowed()).isFalse();
+    }
+  }
+
+  private static void eventually(java.util.function.BooleanSupplier condition) throws Exception {
+    for (long until = System.nanoTime() + 30_000_000_000L;
+        !condition.getAsBoolean();
+        Thread.sleep(20)) {
+      assertThat(System.nanoTime()).isLessThan(until);
+    }
+  }
+
+  @Test
+  void aPlaceIsWaitedFor() throws Exception {
+    try (Transport transport = LettuceTransport.create(server.uri());
+        Limiter limiter = on(transport).build()) {
+      String key = key();
+      Rule.Lease lease = Rule.lease(1, Duration.ofSeconds(30));
+      Held first = limiter.hold(key, lease, Duration.ZERO);
+      List<CompletableFuture<Decision>> waiters = new ArrayList<>();
+      for (int i = 0; i < 3; i++) {
+        waiters.add(limiter.awaitAsync(key, lease.holder("w" + i), Duration.ofSeconds(60)));
+      }
+      first.close();
+      for (int i = 0; i < 3; i++) {
+        assertThat(waiters.get(i).get(60, TimeUnit.SECONDS).allowed()).isTrue();
+        limiter.release(key, "w" + i);
+      }
+    }
+  }
+
+  @Test
+  void aHungServerIsLeftAndFoundAgain() throws Exception {
+    try (TestServer hung = new TestServer(true);
+        Transport transport = LettuceTransport.create(hung.uri());
+        Limiter limiter = Limiter.builder(transport).timeout(Duration.ofMillis(300)).build()) {
+      eventually(() -> catchThrowable(() -> limiter.hit("k", Rule.sliding("1000/minute"))) == null);
+      long used = limiter.hit("k", Rule.sliding("1000/minute")).used();
+      hung.signal("STOP");
+      assertThatThrownBy(() -> limiter.hit("k", Rule.sliding("1000/minute")))
+          .isInstanceOf(UnavailableException.class);
+      // The breaker is open: at once, and without being sent.
+      UnavailableException refused =
+          (UnavailableException)
+              catchThrowable(() -> limiter.hit("k", Rule.sliding("1000/minute")));
+      assertThat(refused.sent).isFalse();
+      hung.signal("CONT");
+      eventually(() -> catchThrowable(() -> limiter.hit("k", Rule.sliding("1000/minute"))) == null);
+      // What was sent to the server that hung counts at most once each.
+      assertThat(limiter.peek("k", Rule.sliding("1000/minute").cost(0)).used())
+          .isBetween(used + 1, used + 5);
+
+      hung.kill();
+      assertThat(catchThrowable(() -> limiter.hit("k", Rule.sliding("1000/minute"))))
+          .isInstanceOf(UnavailableException.class);
+      hung.start(true);
+      eventually(() -> catchThrowable(() -> limiter.hit("k", Rule.sliding("1000/minute"))) == null);
+    }
+  }
+
+  @Test
+  void aLibraryThatIsOlderIsReplaced() throws Exception {
+    try (TestServer fresh = new TestServer(false);
+        Transport transport = LettuceTransport.create(fresh.uri())) {
+      String older =
+          Command.LIBRARY
+              .replaceFirst("-- Version \\d+", "-- Version 1")
+              .replaceFirst("VERSION = \\d+", "VERSION = 1");
+      transport.sendBeside("k", List.of("FUNCTION", "LOAD", older)).get();
+      try (Limiter limiter = on(transport).build()) {
+        limiter.hit("k", Rule.sliding("5/s"));
+        assertThat(limiter.mode()).isEqualTo(Mode.FUNCTIONS);
+        eventually(
+            () ->
+                !transport.sendBeside("k", List.of("FCALL", "rl_version", "0")).join().equals(1L));
+      }
+    }
+  }
+
+  @Test
+  void errorsOfTheServerAreToldAndOpenNoBreaker() throws Exception {
+    try (Transport transport = LettuceTransport.create(server.uri());
+        Limiter limiter = on(transport).build()) {
+      transport.send(List.of("SET", "wrong", "x"), 1, 1).get();
+      assertThatThrownBy(
+              () -> limiter.hit("wrong", Rule.lease(1, Duration.ofSeconds(1)).holder("h")))
+          .isInstanceOf(ServerException.class)
+          .hasMessageStartingWith("WRONGTYPE");
+      assertThat(limiter.hit(key(), Rule.sliding("1/s")).allowed()).isTrue();
+    }
+  }
+
+  @Test
+  void badInputIsRefusedWhereItIsMade() throws Exception {
+    RedisClient client = RedisClient.create(server.uri());
+    try (Transport transport = LettuceTransport.of(client)) {
+      List<Event> events = new ArrayList<>();
+      Limiter limiter = on(transport).prefix("p:").name("n").listener(events::add).build();
+      Rule.Sliding rule = Rule.sliding("5/minute");
+      assertThatThrownBy(() -> limiter.hit(null, rule))
+          .isInstanceOf(IllegalArgumentException.class)
+          .hasMessageContaining("key");
+      assertThatThrownBy(() -> limiter.hit("k", null))
+          .isInstanceOf(IllegalArgumentException.class)
+          .hasMessageContaining("rule");
+      assertThatThrownBy(() -> limiter.hit("k\ud800", rule))
+          .isInstanceOf(IllegalArgumentException.class)
+          .hasMessageContaining("surrogate");
+      assertThatThrownBy(() -> limiter.hit("k", rule.cost(1L << 53)))
+          .isInstanceOf(IllegalArgumentException.class);
+      assertThatThrownBy(() -> Limiter.builder(transport).timeout(Duration.ofNanos(1)))
+          .isInstanceOf(IllegalArgumentException.class);
+      String key = "k".repeat(60_000);
+      assertThat(limiter.hit(key, rule).allowed()).isTrue();
+      assertThat(limiter.hit("", rule).allowed()).isTrue();
+      assertThat(events.get(events.size() - 1).keys()).containsExactly("");
+      assertThat(events.get(events.size() - 1).limiter()).isEqualTo("n");
+
+      Thread.currentThread().interrupt();
+      assertThatThrownBy(() -> limiter.hit("k", rule))
+          .isInstanceOf(java.util.concurrent.CancellationException.class);
+      assertThat(Thread.interrupted()).isTrue();
+
+      limiter.close();
+      assertThatThrownBy(() -> limiter.hit("k", rule)).isInstanceOf(IllegalStateException.class);
+    } finally {
+      client.shutdown(0, 0, TimeUnit.SECONDS);
+    }
+  }
+}

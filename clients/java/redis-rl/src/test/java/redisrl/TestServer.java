@@ -1,0 +1,91 @@
+package redisrl;
+
+import io.lettuce.core.RedisURI;
+import java.io.IOException;
+import java.net.ServerSocket;
+import java.net.Socket;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Objects;
+
+/** A server of a test, with the module or without. */
+final class TestServer implements AutoCloseable {
+  private static final String MODULE =
+      Objects.requireNonNullElse(System.getenv("MODULE"), "../../../target/release/libredis_rl.so");
+  private static final String SERVER =
+      Objects.requireNonNullElse(System.getenv("SERVER"), "redis-server");
+
+  final int port;
+  private final Path folder;
+  private Process process;
+
+  TestServer(boolean withModule, String... options) throws Exception {
+    try (ServerSocket probe = new ServerSocket(0)) {
+      port = probe.getLocalPort();
+    }
+    folder = Files.createTempDirectory("redis-rl");
+    start(withModule, options);
+  }
+
+  void start(boolean withModule, String... options) throws Exception {
+    List<String> command =
+        new ArrayList<>(
+            List.of(SERVER, "--port", "" + port, "--save", "", "--dir", folder.toString()));
+    if (withModule) {
+      command.addAll(List.of("--loadmodule", Path.of(MODULE).toRealPath().toString()));
+    }
+    command.addAll(List.of(options));
+    Path log = folder.resolve("log");
+    process =
+        new ProcessBuilder(command)
+            .redirectErrorStream(true)
+            .redirectOutput(ProcessBuilder.Redirect.appendTo(log.toFile()))
+            .start();
+    for (long until = System.nanoTime() + 30_000_000_000L; ; Thread.sleep(20)) {
+      if (!process.isAlive() || System.nanoTime() > until) {
+        throw new IllegalStateException(Files.readString(log));
+      }
+      try (Socket socket = new Socket("127.0.0.1", port)) {
+        socket
+            .getOutputStream()
+            .write("PING\r\n".getBytes(java.nio.charset.StandardCharsets.US_ASCII));
+        if (socket.getInputStream().read() == '+') {
+          return;
+        }
+      } catch (IOException error) {
+        // Not yet.
+      }
+    }
+  }
+
+  RedisURI uri() {
+    return RedisURI.create("127.0.0.1", port);
+  }
+
+  /** The reply of a command, as redis-cli would print it. */
+  String run(String... words) {
+    try (Transport transport = LettuceTransport.create(uri())) {
+      return String.valueOf(transport.sendBeside("", List.of(words)).get());
+    } catch (Exception error) {
+      throw new IllegalStateException(error);
+    }
+  }
+
+  void signal(String name) throws Exception {
+    new ProcessBuilder("kill", "-" + name, "" + process.pid()).start().waitFor();
+  }
+
+  void kill() throws Exception {
+    process.destroyForcibly().waitFor();
+  }
+
+  @Override
+  public void close() throws Exception {
+    kill();
+    try (var files = Files.walk(folder)) {
+      files.sorted(java.util.Comparator.reverseOrder()).forEach(file -> file.toFile().delete());
+    }
+  }
+}

@@ -1,0 +1,12 @@
+#!/bin/sh
+# Checks formatting, lints and tests the package, on live servers. MODULE is the module's file
+# (target/release/libredis_rl.so of the repository unless set), SERVER the server. Arguments go to Maven.
+set -eu
+cd "$(dirname "$0")"
+
+if ! command -v javac >/dev/null || ! command -v mvn >/dev/null; then
+    printf '\n%s\n%s\n\n' '*** THERE IS NO JDK OR NO MAVEN HERE: THE PACKAGE FOR JAVA IS NOT TESTED ***' \
+        '*** (a JDK from 17 on, and Maven from 3.8 on) ***' >&2
+    exit 0
+fi
+exec mvn --batch-mode --no-transfer-progress verify "$@"

@@ -14,7 +14,7 @@ use crate::config;
 use crate::limit::{Decision, Detail, Micros};
 use crate::metrics::PEEK;
 use crate::server::{Args, Call, Command, Context, Error, Writable, unix_micros};
-use crate::state::{Budget, State, Stored};
+use crate::state::{Budget, DAMAGED, State, Stored};
 
 /// A rule: its words, its state, its decision, and whatever else the commands need to know of it.
 ///
@@ -77,6 +77,12 @@ pub fn decide<R: Rule + Counts>(ctx: &mut Context, call: Call<'_>, rule: &R, det
 
     let mut state = rule.read::<Writable>(ctx, call, now)?;
     if state.has_ended_holds() {
+        // A log that is damaged refuses the call before anything is given back.
+        if let Err(error) = state.decide(detail, false, &Budget::new())
+            && error == DAMAGED
+        {
+            return Err(error);
+        }
         drop(state);
         let ended = rule.ended(ctx, call, now, &budget)?;
         rule.give_back(ended, ctx, call, now, &budget)?;

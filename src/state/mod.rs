@@ -25,7 +25,7 @@ pub use held::{Ended, Hold, Holdable, Settlement, settle};
 pub use lease::{Lease, LeaseSet};
 pub use plan::{OpenKeys, Plan};
 pub use reset::reset;
-pub use sliding::{Log, Sliding, Storage};
+pub use sliding::{DAMAGED, Log, Sliding, Storage};
 pub use throttle::Throttle;
 
 use std::convert::Infallible;

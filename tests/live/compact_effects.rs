@@ -78,9 +78,11 @@ fn a_call_is_one_plain_command(engine: &Engine) {
         // Denied, and one has expired: only the footer is written.
         step(60_040, "RL.SLIDING k 60 2", &["SETRANGE k 12 <16>"]);
         // After a step back the later entries are written again.
-        step(59_000, "RL.SLIDING k 60 9", &["SETRANGE k 9 <21>", "PEXPIREAT k @179000"]);
-        // Back by more than a window from the newest ones: they are dropped, and one of before stays.
-        step(-3_000, "RL.SLIDING k 60 9", &["SETRANGE k 6 <24>", "PEXPIREAT k @117000"]);
+        step(59_000, "RL.SLIDING k 60 9", &["SETRANGE k 9 <21>"]);
+        // Back by more than an hour from the newest one: it is dropped, and those of before stay.
+        step(-3_540_001, "RL.SLIDING k 60 9", &["SETRANGE k 6 <26>"]);
+        step(-3_540_001, "RL.RESET k", &["UNLINK k"]);
+        step(30_000, "RL.SLIDING k 60 9", &["SET k <19> PXAT @150000"]);
         // Denied after all have expired: the key is removed.
         step(100_000, "RL.SLIDING k 60 0", &["UNLINK k"]);
         step(100_000, "RL.SLIDING k 60 0", &[]);

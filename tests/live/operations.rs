@@ -260,6 +260,8 @@ fn command_docs_has_the_arguments(engine: &Engine) {
     let quotas = "windowSec-limit:block multiple(windowSec:double, limit:integer)";
     let (cost, force) = ("COST n:integer optional", "FORCE force:pure-token optional");
     let hold = "HOLD holder-leaseSec:block optional(holder:string, leaseSec:double), ";
+    let turn = "holder-leaseSec-ms:oneof optional(HOLD holder-leaseSec:block(holder:string, leaseSec:double), WITHIN ms:integer), ";
+    let within = "WITHIN ms:integer optional";
     let sliding_with = |hold: &str| format!("{quotas}, {cost}, {hold}{force}");
     let fixed_with = |hold: &str| format!("{quotas}, ANCHORED anchored:pure-token optional, {cost}, {hold}{force}");
     let (sliding, fixed) = (sliding_with(hold), fixed_with(hold));
@@ -273,14 +275,14 @@ fn command_docs_has_the_arguments(engine: &Engine) {
     let holdable = [rule("SLIDING", &sliding), rule("FIXED", &fixed)].join(", ");
     let rules = format!("{holdable}, {}, {}", rule("THROTTLE", rate), rule("ACQUIRE", lease));
     for (command, expected) in [
-        ("rl.sliding", format!("key:key, {sliding}, {detail}")),
+        ("rl.sliding", format!("key:key, {}, {detail}", sliding_with(turn))),
         ("rl.fixed", format!("key:key, {fixed}, {detail}")),
-        ("rl.throttle", format!("key:key, {rate}, {full}")),
+        ("rl.throttle", format!("key:key, {rate}, {within}, {full}")),
         ("cl.throttle", format!("key:key, {rate}, {full}")),
         ("rl.acquire", format!("key:key, {lease}, {full}")),
         ("rl.release", "key:key, holder:string multiple".to_owned()),
-        ("rl.all", format!("numkeys:integer, key:key multiple, rule:oneof multiple({rules}), {full}")),
-        ("rl.peek", format!("key:key, rule:oneof({rules}), {detail}")),
+        ("rl.all", format!("numkeys:integer, key:key multiple, rule:oneof multiple({rules}), {within}, {full}")),
+        ("rl.peek", format!("key:key, rule:oneof({rules}), {within}, {detail}")),
         ("rl.refund", format!("key:key, rule:oneof({refundable}), AT ms:integer optional")),
         ("rl.settle", format!("key:key, rule:oneof({holdable}), ACTUAL actual:pure-token, n:integer")),
         ("rl.reset", "key:key, windowSec:double multiple optional, HOLD hold:pure-token optional".to_owned()),

@@ -7,6 +7,7 @@ use std::rc::Rc;
 mod compact_log;
 mod sorted;
 
+pub use compact_log::DAMAGED;
 pub use sorted::TOO_MANY_MEMBERS;
 
 use self::sorted::Sorted;

@@ -38,15 +38,20 @@ fn is_possible(call: &Call, told: &Reply) -> bool {
             matches!(parts[..], [Reply::Integer(refunded), Reply::Integer(_), Reply::Integer(ttl)]
                 if (0..=rule.cost()).contains(&refunded) && ttl >= 0)
         }
-        (Call::All { rules, full, .. }, Reply::Array(parts)) => match &parts[..] {
-            [Reply::Integer(allowed), Reply::Integer(index), Reply::Integer(free), Reply::Integer(wait), maps @ ..] => {
+        (Call::All { rules, within, full, .. }, Reply::Array(parts)) => match &parts[..] {
+            [Reply::Integer(allowed), Reply::Integer(index), Reply::Integer(free), Reply::Integer(wait), more @ ..] => {
+                let (turn, maps) = more.split_at(more.len().min(usize::from(within.is_some())));
+                let has_turn = match (turn, within) {
+                    ([Reply::Integer(turn)], Some(within)) => (0..=*within).contains(turn),
+                    _ => turn.is_empty() && within.is_none(),
+                };
                 let has_maps = match maps {
                     [] => !full,
                     [Reply::Array(maps)] => *full && maps.len() == rules.len() && rules.iter().zip(maps).all(is_map_of),
                     _ => false,
                 };
                 let is_sound = (0..=1).contains(allowed) && (*allowed == 1) == (*wait == 0) && *wait >= -1;
-                has_maps && is_sound && *free >= 0 && (0..rules.len() as i64).contains(index)
+                has_turn && has_maps && is_sound && *free >= 0 && (0..rules.len() as i64).contains(index)
             }
             _ => false,
         },

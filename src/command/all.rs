@@ -68,20 +68,20 @@ impl Handler for All {
             Some(within) if denying.contains(&true) => Some(wait(&states, within, detail, &budget, now.time())?),
             _ => None,
         };
-        let (decisions, late) = match waited {
+        let mut late = None;
+        let decisions = match waited {
             Some(Waited { decisions, denies, turn: own, retry }) => {
-                (denying, turn) = (denies, Some(own));
-                (decisions, Some(retry))
+                (denying, turn, late) = (denies, Some(own), Some(retry));
+                decisions
             }
             None => {
                 let allowed = !denying.contains(&true);
-                let decisions = try_map(&states, |state| match is_known {
+                try_map(&states, |state| match is_known {
                     true => {
                         state.decide(detail, matches!(state, AnyState::Lease(_)), &budget).map(Decision::let_through)
                     }
                     false => state.decide(detail, allowed, &budget),
-                })?;
-                (decisions, None)
+                })?
             }
         };
         let allowed = !denying.contains(&true);

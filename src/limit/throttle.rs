@@ -132,10 +132,13 @@ pub fn decide(
     let wait = increment.map(|increment| debt.saturating_add(increment.saturating_sub(rate.tolerance)).max(0));
     // A check waits for nothing.
     let most = within.filter(|_| units > 0).unwrap_or(0);
-    let retry = match wait.map(|wait| millis(wait).saturating_sub(most)) {
+    let retry = match wait {
         None => Retry::Never,
-        Some(..=0) => Retry::Now,
-        Some(late) => Retry::After(late),
+        Some(0) => Retry::Now,
+        Some(wait) => match millis(wait).saturating_sub(most) {
+            ..=0 => Retry::Now,
+            late => Retry::After(late),
+        },
     };
     let allowed = retry == Retry::Now;
     if allowed {

@@ -133,7 +133,7 @@ pub(super) struct Search<'a, H> {
     most_rounds: usize,
 }
 
-/// For a request that may wait. A queue can be thousands of windows long: what is not found in so many rounds, which are about as many
+/// For a request that may wait. A queue can be thousands of windows long: what is not found in this number of rounds, which are about as many
 /// windows, stays unused.
 const ROUNDS_OF_A_QUEUE: usize = 6;
 

@@ -389,7 +389,7 @@ mod tests {
         let (last, Turn { at, wait }) = turns[29_999];
         assert_eq!((last, at.millis() - NOW / 1_000, wait), (29_999 * 100_000, 3_000, 3_000));
         assert!(turns.iter().all(|(nanos, turn)| turn.wait == divided_up(*nanos, MILLISECOND)));
-        // Whoever does not wait for so long is told when a turn is near enough, and without waiting when there is room.
+        // A caller that does not wait that long is told when a turn is near enough, and without waiting when there is room.
         let ask = |throttle: &Throttle, within| {
             let quantity = Quantity { units: 1, within };
             let decision = decide(throttle.tat, throttle.rate, quantity, true, Micros::from_micros(throttle.now));

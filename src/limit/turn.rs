@@ -2,7 +2,7 @@
 //!
 //! A request that does not fit now, but will after a wait that is not too long, is counted at the time at which it fits: its *turn*. The
 //! caller sleeps until then and need not ask again. A window counts the stamps ahead of a time as well as those behind it, so no stretch
-//! as long as the window ever holds more than its limit, wherever the stamps lie; and whoever asks later finds room only behind the
+//! as long as the window ever holds more than its limit, wherever the stamps lie; and a later caller finds room only behind the
 //! turns that are given already.
 //!
 //! How many may wait is bounded by what a log can hold ahead of the clock.
@@ -236,7 +236,7 @@ mod tests {
             }
         }
 
-        /// Whoever leaves is counted here all the same: that only makes a stretch longer.
+        /// A stamp that leaves is still counted here: that only makes a stretch longer.
         #[test]
         fn no_stretch_as_long_as_a_window_holds_more_than_its_limit(
             quotas in quotas(),
@@ -415,7 +415,7 @@ mod tests {
         assert_eq!((decision.allowed(), decision.status.retry), (false, Retry::After(1_000)));
         assert!(!ruled.clone().count(60_000, 999).allowed());
         assert_eq!(ruled.count(60_000, 1_000).turn.unwrap().wait, 4_000);
-        // Whoever would not wait so long is told so.
+        // A caller that would not wait that long is told so.
         assert_eq!(ruled.count(1_500, 1_000).status.retry, Retry::After(2_500));
     }
 }

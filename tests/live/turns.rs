@@ -59,7 +59,7 @@ fn those_who_wait_come_in_order_and_at_the_limit(engine: &Engine) {
     let told =
         ["allowed", "used", "remaining", "retry-after-ms", "next-after-ms", "reset-after-ms", "at-ms", "wait-ms"];
     assert_eq!(told.map(|name| field(&map, name)), [1, 1, 9, 0, 5_000, 5_000, START + 4_000, 4_000]);
-    // Whoever comes later waits for less.
+    // A later caller waits for less.
     server.set_time(START + 2_500);
     assert_eq!(ask(&mut client, "RL.SLIDING k 1 10 WITHIN 60000"), [1, 1, 1, 1_500]);
     // What has left the window is not kept.

@@ -203,7 +203,7 @@ export interface Asking {
   readonly habit?: WhenUnavailable | undefined;
   /** Whether denials are remembered. */
   readonly denyCache?: boolean | undefined;
-  /** Take a turn that comes within so many milliseconds. */
+  /** Take a turn that comes within this number of milliseconds. */
   readonly within?: number | undefined;
   readonly hold?: Hold | undefined;
   /** Ask what the answer would be, and change nothing. */

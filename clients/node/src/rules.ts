@@ -285,7 +285,7 @@ export interface Overrides {
   readonly holder?: Word | undefined;
   /** The time whose period a calendar counts in, in unix milliseconds; now unless given. */
   readonly at?: number | undefined;
-  /** Take a turn that comes within so many milliseconds. */
+  /** Take a turn that comes within this number of milliseconds. */
   readonly within?: number | undefined;
   /** Hold the units for this holder, so long. */
   readonly hold?: { readonly holder: string; readonly leaseMs: number } | undefined;

@@ -23,7 +23,7 @@ const ASKED_AGAIN: Duration = Duration::from_millis(900);
 /// How many denials are kept, and the bytes that they may take.
 pub(crate) const ENTRIES: usize = 10_000;
 pub(crate) const BYTES: u64 = 4 << 20;
-/// The bytes that a window of a denial takes: so many that the number of denials is bounded as well.
+/// The bytes that a window of a denial takes: enough that the number of denials is bounded as well.
 const A_WINDOW: u64 = BYTES.div_ceil(ENTRIES as u64);
 
 /// A key by its hashes, under random keys of this process: a key of any length takes the same room, and nobody can make two

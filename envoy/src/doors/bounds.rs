@@ -1,7 +1,7 @@
 //! What clients can take of the process, at each of its doors: connections, requests, time and bytes. All numbers are here,
 //! with what keeps them beside the connections themselves (`listen.rs`).
 //!
-//! Whoever reaches a port can send requests, and need not read the answers. So each request of gRPC has a ticket, which its
+//! A client that reaches a port can send requests, and need not read the answers. So each request of gRPC has a ticket, which its
 //! answer keeps until it is written; what a body or an answer has above a few kilobytes comes out of one budget, so that large
 //! ones are refused before small ones are; and nothing waits without an end.
 

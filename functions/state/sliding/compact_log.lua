@@ -1,6 +1,6 @@
 -- A compact log as the log of a sliding window; see mod.lua.
 
-local MOST_BLOCKS_AHEAD = 116 -- Turns are added while the entries ahead of the clock begin in so many of the last blocks.
+local MOST_BLOCKS_AHEAD = 116 -- Turns are added while the entries ahead of the clock begin in this number of the last blocks.
 
 local function plan(log, units, compaction)
   log.change, log.added = nil, units

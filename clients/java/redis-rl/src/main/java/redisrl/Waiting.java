@@ -123,7 +123,7 @@ final class Waiting {
       return Math.max(0, until - System.nanoTime());
     }
 
-    /** Asks in so many nanoseconds, and not before. */
+    /** Asks in this number of nanoseconds, and not before. */
     synchronized void later(long nanos) {
       if (next != null) {
         next.cancel(false);

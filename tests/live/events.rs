@@ -278,6 +278,8 @@ fn a_denial_breaks_no_watch_and_a_change_does(engine: &Engine) {
     ] {
         assert!(survives(line), "{line}");
     }
+    // A turn of RL.THROTTLE that is not over yet is given back by its time alone, and Valkey 9.1 may take microseconds back.
+    server.set_time(START + 1000);
     for line in [
         "RL.ALL 2 new f SLIDING 60 9 FIXED 60 9",
         "RL.ALL 1 s SLIDING 60 3 FORCE",

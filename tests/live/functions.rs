@@ -1583,8 +1583,9 @@ fn a_peek_copies_no_log_that_is_due_to_be_compacted(engine: &Engine) {
     client.run::<()>(&[&b"SET"[..], b"k", &log, b"PXAT", until.as_bytes()]);
     for hand in hands {
         for line in ["peek k SLIDING 60 90000000", "peek k SLIDING 60 90000000 COST 7 HOLD me 5 FULL"] {
-            let read = touched(&server, || _ = hand.call(&mut client, line).expect("a reply"));
-            assert!(read < log.len() as u64 / 4, "{hand:?} {line}: {read} bytes");
+            // What the server does by itself meanwhile, such as making a client's buffer smaller, shows as well.
+            let reads = [(); 3].map(|()| touched(&server, || _ = hand.call(&mut client, line).expect("a reply")));
+            assert!(reads.into_iter().any(|read| read < log.len() as u64 / 4), "{hand:?} {line}: {reads:?} bytes");
         }
         // The call itself does copy it.
         let read = touched(&server, || _ = hand.call(&mut client, "sliding k 60 90000000").expect("a reply"));

@@ -367,10 +367,10 @@ def test_a_server_that_is_busy(server: Server) -> None:
     server.run("CONFIG", "SET", "busy-reply-threshold", 10)
     with redis.Redis(port=server.port) as client, Limiter(client, timeout=TIMEOUT) as limiter:
         until("it is there", lambda: hits(limiter))
-        endless = threading.Thread(target=lambda: failing(lambda: server.run("EVAL", "while true do end", 0)))
+        endless = threading.Thread(target=reply_of, args=[server, "EVAL", "while true do end", 0])
         endless.start()
         try:
-            until("the server is busy", lambda: "BUSY" in reply_of(server))
+            until("the server is busy", lambda: "BUSY" in reply_of(server, "GET", "x"))
             with pytest.raises(Error) as error:
                 limiter.hit("a", RULE)
             assert isinstance(error.value, Unavailable)
@@ -381,9 +381,9 @@ def test_a_server_that_is_busy(server: Server) -> None:
         until("it is back", lambda: hits(limiter))
 
 
-def reply_of(server: Server) -> str:
+def reply_of(server: Server, *words: str | int) -> str:
     try:
-        return str(server.run("GET", "x"))
+        return str(server.run(*words))
     except redis.RedisError as error:
         return str(error)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 import time
 from collections.abc import Iterator
@@ -20,6 +21,15 @@ from redis_rl import AsyncLimiter
 from servers import Server
 
 PAGE = (Path(__file__).parents[3] / "docs/OUTBOUND.md").read_text()
+
+
+@pytest.fixture(autouse=True)
+def levels() -> Iterator[None]:
+    """A worker of Celery sets the level of all loggers, also for the tests after it."""
+    root = logging.getLogger()
+    level = root.level
+    yield
+    root.setLevel(level)
 
 
 @pytest.fixture

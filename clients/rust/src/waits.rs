@@ -73,10 +73,9 @@ impl Limiter {
     {
         let deadline = Instant::now().checked_add(timeout);
         let until = |wake: Instant| deadline.map_or(wake, |deadline| wake.min(deadline));
-        let (mut pause, mut place, mut denied) = (FIRST_POLL, None, None);
-        if polls && !timeout.is_zero() && self.lines().is_anyone_at(key) {
-            place = Some(self.lines().join(key, deadline).await);
-        }
+        let (mut pause, mut denied) = (FIRST_POLL, None);
+        // Kept until the end: of a crowd that comes at once only the first asks.
+        let _place = if polls && !timeout.is_zero() { Some(self.lines().join(key, deadline).await) } else { None };
         loop {
             let left = deadline.map_or(timeout, |deadline| deadline.saturating_duration_since(Instant::now()));
             // A wait that takes no time at all is a call as any other.
@@ -92,10 +91,6 @@ impl Limiter {
                     let wake = wake.filter(|wake| if polls { !is_over } else { until(*wake) == *wake });
                     let Some(wake) = wake else { return Ok(Attempt::Denied(decision)) };
                     denied = Some(decision);
-                    if polls && place.is_none() {
-                        place = Some(self.lines().join(key, deadline).await);
-                        continue;
-                    }
                     let poll = now + jittered(pause);
                     if polls {
                         pause = (pause * 2).min(LONGEST_POLL);
@@ -148,6 +143,7 @@ impl Lines {
         work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    #[cfg(test)]
     fn is_anyone_at(&self, key: &[u8]) -> bool {
         self.with(|lines| lines.contains_key(key))
     }

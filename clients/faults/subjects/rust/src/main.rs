@@ -216,7 +216,8 @@ async fn carry_out(limiter: &Limiter, c: &Value) -> Result<Reply, Failure> {
                 (Rule::Sliding(rule), Some(at)) => limiter.refund_at(key, rule, at).await?,
                 (Rule::Fixed(rule), None) => limiter.refund(key, rule).await?,
                 (Rule::Fixed(rule), Some(at)) => limiter.refund_at(key, rule, at).await?,
-                (Rule::Throttle(rule), _) => limiter.refund(key, rule).await?,
+                (Rule::Throttle(rule), None) => limiter.refund(key, rule).await?,
+                (Rule::Throttle(rule), Some(at)) => limiter.refund_at(key, rule, at).await?,
                 _ => return Err(Failure::Argument("a lease is not refunded".to_owned())),
             };
             Ok(reply(json!({"outcome": "done", "count": refund.refunded})))

@@ -123,7 +123,7 @@ export class Guard<Q extends object> {
     }
   }
 
-  /** Keeps the leases of a request; returns what ends them. Without the server there are none. */
+  /** Keeps the leases of a request; returns what ends them. Without the server it holds no lease. */
   #held(demands: readonly RequestDemand[], { source }: Result | AllResult, takenAt: number) {
     const taken = source === "server" ? demands.filter(({ rule }) => rule.kind === "lease") : [];
     if (taken.length === 0) return undefined;

@@ -224,8 +224,8 @@ public final class Decision {
 
   /**
    * The HTTP fields RateLimit-Policy, RateLimit and, with a denial that can fit, Retry-After, after
-   * draft-ietf-httpapi-ratelimit-headers-11. Where nobody has decided there are none ({@link
-   * Source#OPEN}).
+   * draft-ietf-httpapi-ratelimit-headers-11. A request that nobody has decided has no fields
+   * ({@link Source#OPEN}).
    */
   public Map<String, String> headers() {
     Map<String, String> headers = new LinkedHashMap<>();

@@ -45,7 +45,7 @@ class DefaultsTest {
     own.put("limiter.prefix", limiter.prefix());
     own.put("limiter.mode", limiter.mode().name().toLowerCase(Locale.ROOT));
     own.put("limiter.timeout_ms", limiter.timeout().toMillis());
-    own.put("limiter.deny_cache", false); // There is none to be switched on.
+    own.put("limiter.deny_cache", false); // It has no deny cache.
     own.put("identity.longest_bytes", Keys.LONGEST);
     own.put("identity.kept_bytes", Keys.KEPT);
     own.put("identity.mark", Keys.MARK);

@@ -473,9 +473,12 @@ public final class Limiter implements AutoCloseable {
     return call.thenApply(Function.identity());
   }
 
-  /** Waits for a call. An interrupted thread leaves it. */
+  /** Waits for a call. An interrupted thread leaves it, also where the reply is there already. */
   static <T> T joined(CompletableFuture<T> call) {
     try {
+      if (Thread.interrupted()) {
+        throw new InterruptedException();
+      }
       return call.get();
     } catch (InterruptedException error) {
       call.cancel(false);

@@ -24,8 +24,9 @@ Server: Redis ${server#v=}. Machine: ${model:-$(uname -m)}, $(nproc) processors.
 when the run began: $load. Where that is above the number of processors, the figures are those of a machine that had other work.
 TEXT
     for language in python:Python node:Node.js rust:Rust; do
-        printf '\n### %s\n\n' "${language#*:}"
+        printf '\n<details><summary>%s</summary>\n\n' "${language#*:}"
         "clients/${language%%:*}/bench.sh"
+        printf '\n</details>\n'
     done
 } | tee "$section"
 scripts/page-section.sh clients bench-clients "$page" <"$section"

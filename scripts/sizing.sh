@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures what a key of each rule adds to a server's used_memory, and puts the table into docs/SIZING.md. The server's tables of
+# Measures what a key of each rule adds to a server's used_memory, and puts the table into its section of docs/BENCHMARK.md. The server's tables of
 # keys and expiries are included: they double in size, so a key takes most just after that and least just before. Both are shown.
 #
 #   scripts/sizing.sh [ENGINE ...]    engines of tests/engines.tsv that `make engines` has fetched
@@ -10,7 +10,7 @@ module=${MODULE:-$PWD/target/release/libredis_rl.so}
 engines=("$@")
 if [ $# -eq 0 ]; then engines=(redis-7.0 redis-8.6 valkey-8.1); fi
 cache=${REDIS_RL_ENGINES:-${XDG_CACHE_HOME:-$HOME/.cache}/redis-rl/engines}
-page=docs/SIZING.md
+page=docs/BENCHMARK.md
 
 # Title, requests of each key, call: # stands for the number of the user, which makes a key of 12 bytes.
 rows=(
@@ -68,7 +68,7 @@ PYTHON
 }
 
 {
-    echo '## Figures'
+    echo '## Bytes of a key'
     echo
     echo "\`make sizing\` writes this section: bytes of \`used_memory\` for each key, just before and just after the server's tables"
     echo 'double. Keys have 12 bytes, as `user:1234567`; a longer key adds its length. Between two requests of a key lie at least 70 ms.'

@@ -49,22 +49,39 @@ pub fn table(results: &Results) -> String {
     table_of(results, &[HERE, &[Group::Elsewhere]].concat())
 }
 
-/// The times alone.
+/// Times and calls a second, for the page.
 fn times_of(results: &Results, groups: &[Group]) -> String {
-    let mut table = Table::new(&["server time a call", "module", "compact", "redis-cell", "script", "script ÷ module"]);
+    let mut table = Table::new(&[
+        "server time a call",
+        "module",
+        "compact",
+        "redis-cell",
+        "script",
+        "script ÷ module",
+        "calls/s",
+        "of the script",
+    ]);
     for group in groups.iter().copied().map(Group::name) {
         for case in results.titles(group) {
-            table.row(times_row(results, group, case));
+            let speed =
+                |side| results.median(group, case, side, unit::THROUGHPUT).map_or(String::new(), thousands);
+            let mut cells = times_row(results, group, case);
+            cells.extend([speed(own_side(group)), speed("script")]);
+            table.row(cells);
         }
     }
     table.told()
 }
 
+/// The side that a case is about.
+fn own_side(group: &str) -> &'static str {
+    if group == Group::Floor.name() { "server" } else { "module" }
+}
+
 fn times_row(results: &Results, group: &str, case: &str) -> Vec<String> {
-    let own = if group == Group::Floor.name() { "server" } else { "module" };
     let time = |side| results.median(group, case, side, unit::SERVER_TIME).map_or(String::new(), micros);
     let ratio = results.ratio(group, case, ["script", "module"], unit::SERVER_TIME).map_or(String::new(), times);
-    vec![case.to_owned(), time(own), time("compact"), time("redis-cell"), time("script"), ratio]
+    vec![case.to_owned(), time(own_side(group)), time("compact"), time("redis-cell"), time("script"), ratio]
 }
 
 /// A long table that a reader opens.
@@ -92,7 +109,7 @@ fn table_of(results: &Results, groups: &[Group]) -> String {
     ]);
     for group in groups.iter().copied().map(Group::name) {
         for case in results.titles(group) {
-            let own = if group == Group::Floor.name() { "server" } else { "module" };
+            let own = own_side(group);
             let of = |side, kind, shown: fn(f64) -> String| {
                 results.median(group, case, side, kind).map_or(String::new(), shown)
             };
@@ -127,17 +144,18 @@ pub fn page(results: &Results) -> String {
     let mut page = String::new();
     let _ = write!(
         page,
-        "# Benchmark\n\n\
-         `make bench` writes this page, the plots beside it and [bench/results.json](bench/results.json), which has every \
-         figure with its unit.\n\n\
+        "# Figures\n\n\
+         What calls cost in time and memory. [PERFORMANCE.md](PERFORMANCE.md) says what follows from it. `make bench` writes this \
+         page but for the sections that name another command, the plots beside it and \
+         [bench/results.json](bench/results.json), which has every figure with its unit, latencies too. \
+         [bench/instructions.md](bench/instructions.md) has the instructions of each call, which no other load changes.\n\n\
          {}. Seed: {}. Rounds on the same servers: {}, at most three of them with the \
          cases that take seconds and with the other engines. Figures are medians of the rounds, and ratios are those of the \
          figures beside them, with the smallest and the largest ratio of a round in parentheses. Where these are on both sides \
          of 1, there is *no difference*. Load average when the run began: {}. Above the number of processors the figures are \
          those of a machine that had other work.\n\n\
          - *Server time*: the server's own figure for a call (`INFO commandstats`).\n\
-         - *Calls/s*: one client on two connections with 32 calls in a pipeline. *p50* and *p99*: single calls, from call \
-         to reply.\n\
+         - *Calls/s*: one client on two connections with 32 calls in a pipeline.\n\
          - *Script*: the scripts in `tests/scripts` and `benches/limiters/scripts`, called with EVALSHA.\n\
          - *Filling*: every key has room, and every request is allowed; keys start empty (at a limit of 1,000,000: nearly \
          full). *Denied*: keys are at their limit. *Moving*: with each call one request is added and one leaves the window, \
@@ -154,8 +172,6 @@ pub fn page(results: &Results) -> String {
         let _ = writeln!(page, "Left out: {line}.\n");
     }
     page += &times_of(results, HERE);
-    page.push('\n');
-    page += &folded("The same with calls a second and latencies", &table_of(results, HERE));
     plot(&mut page, "server_time", "Server time a call, by command");
 
     page += "\n## By limit\n";
@@ -167,9 +183,8 @@ pub fn page(results: &Results) -> String {
          The same on the newest other engines that are installed (`make engines`), with half of the calls on half of the keys. \
          And on the engine of this page with `zset-max-listpack-entries 8` (128 by default), for both sides: \
          then a sorted set of more than eight members is a skip list, which takes less time and, up to 128 members, about four \
-         times the memory.\n\n{}\n{}",
-        times_of(results, &[Group::Elsewhere]),
-        folded("The same with calls a second", &table_of(results, &[Group::Elsewhere]))
+         times the memory.\n\n{}",
+        folded("The figures", &times_of(results, &[Group::Elsewhere]))
     );
 
     let _ = write!(
@@ -186,7 +201,7 @@ pub fn page(results: &Results) -> String {
         page,
         "\n## Memory\n\n\
          Bytes of a key (`MEMORY USAGE`) by the requests in its log, 30 ms apart on average. The last two columns are for a \
-         budget of tokens with 1800 tokens a request: the module's key, and the script's two keys. [SIZING.md](SIZING.md) has what keys \
+         budget of tokens with 1800 tokens a request: the module's key, and the script's two keys. [Below](#bytes-of-a-key) is what keys \
          take of `used_memory`, with the server's tables.\n\n{}",
         memory(results)
     );
@@ -219,7 +234,7 @@ pub fn of_other_commands(page: &str) -> String {
         let end = format!("\n<!-- end of {name} -->\n");
         page.get(begin..page.find(&end)? + end.len())
     };
-    [("clients", "bench-clients"), ("envoy", "bench-envoy")].into_iter().filter_map(section).collect()
+    [("sizing", "sizing"), ("soak", "soak"), ("clients", "bench-clients"), ("envoy", "bench-envoy")].into_iter().filter_map(section).collect()
 }
 
 fn plot(page: &mut String, name: &str, alt: &str) {

@@ -91,7 +91,7 @@ fn pings(engine: &Engine, time: Duration) -> String {
         }
     }
     let mut page = format!(
-        "\n## Floods\n\n{CONNECTIONS} connections with {DEPTH} calls in a pipeline each, all on one key, {:.0} s each in {TURNS} turns. Another\n\
+        "\n### Floods\n\n{CONNECTIONS} connections with {DEPTH} calls in a pipeline each, all on one key, {:.0} s each in {TURNS} turns. Another\n\
          client sends PING about once a millisecond. Every reply to a denied call was checked. The clients share the machine with\n\
          the server; *busy* is the share of the time in which the server's thread had a processor. At full speed a PING waits\n\
          behind up to {} calls, so its latency is the time that those take.\n\n\

@@ -1,4 +1,5 @@
-//! The soak: what takes minutes and what takes a clock. `make soak` runs it, prints the page and writes it to docs/SOAK.md.
+//! The soak: what takes minutes and what takes a clock. `make soak` runs it, prints the report and puts it
+//! into its section of docs/BENCHMARK.md.
 //!
 //! Wrong replies, lost memory and findings of memcheck make it fail. Times are reported, never asserted: machines differ. `--help`
 //! lists the options.
@@ -12,6 +13,8 @@ mod hostile;
 mod memcheck;
 mod pruning;
 
+use std::io::Write;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use support::engine::version;
@@ -66,7 +69,7 @@ fn main() {
     };
     let share = |part: f64| Duration::from_secs_f64(arguments.minutes * 60.0 * part);
     let mut page = format!(
-        "# Soak\n\n`make soak` writes this page. Seed: {}. Floods and pruning on {}. Machine: {}. \
+        "## Soak\n\n`make soak` writes this section. Seed: {}. Floods and pruning on {}. Machine: {}. \
          Load average when the run began: {}.\n",
         arguments.seed,
         told(&engine),
@@ -88,8 +91,17 @@ fn main() {
         eprintln!("found:\n{}", findings.join("\n"));
         std::process::exit(1);
     }
-    std::fs::write(support::root().join("docs/SOAK.md"), &page).expect("docs/SOAK.md");
-    println!("written to docs/SOAK.md");
+    write(&page);
+}
+
+/// Puts the report into its section of docs/BENCHMARK.md.
+fn write(section: &str) {
+    let script = support::root().join("scripts/page-section.sh");
+    let mut command = Command::new(script);
+    command.args(["soak", "soak", "docs/BENCHMARK.md"]).current_dir(support::root()).stdin(Stdio::piped());
+    let mut script = command.spawn().expect("scripts/page-section.sh");
+    script.stdin.take().expect("its input").write_all(section.as_bytes()).expect("a section that is taken");
+    assert!(script.wait().expect("its end").success(), "scripts/page-section.sh failed");
 }
 
 fn told(engine: &Engine) -> String {

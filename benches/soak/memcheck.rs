@@ -18,7 +18,7 @@ fn plain_allocator(engine: &Engine) -> bool {
 }
 
 pub fn run(seed: u64, findings: &mut Vec<String>) -> String {
-    let head = "\n## Memcheck\n\n".to_owned();
+    let head = "\n### Memcheck\n\n".to_owned();
     if Command::new("valgrind").arg("--version").output().is_err() {
         return head + "Left out: valgrind is not here.\n";
     }
@@ -81,8 +81,8 @@ pub fn run(seed: u64, findings: &mut Vec<String>) -> String {
          which the module calls when it is loaded, with only an interior pointer, so memcheck reports them as possibly lost, with\n\
          the module or without. These records are recognised by their stack and left out. They must be there: they prove that\n\
          frames of the module are seen.\n\n\
-         | invalid or uninitialised reads and writes | definite leaks | possible leaks | records without the module |\n\
-         |--:|--:|--:|--:|\n| {accesses} | {definite} | {possible} | {} |\n",
+         Found: {accesses} invalid or uninitialised reads and writes, {definite} definite leaks, {possible} possible leaks, and\n\
+         {} records without the module.\n",
         super::told(engine),
         errors.len() - ours.len() - known.len()
     )

@@ -17,7 +17,7 @@ pub fn run(engine: &Engine) -> String {
     let mut client = server.client();
     let script: String = client.run(&["SCRIPT", "LOAD", include_str!("../../tests/scripts/sliding.lua")]);
     let mut page = format!(
-        "\n## Pruning\n\nA log of a million requests, of which some expire at once. Milliseconds from call to reply, on a server without\n\
+        "\n### Pruning\n\nA log of a million requests, of which some expire at once. Milliseconds from call to reply, on a server without\n\
          other load; the longest of {ROUNDS} rounds. A call of the module removes at most {PRUNED_AT_MOST} expired members, or the whole key if all have expired.\n\n\
          | expired | calls until pruned | longest call | calls in all | script, one call | ratio |\n|--:|--:|--:|--:|--:|--:|\n"
     );

@@ -1,5 +1,5 @@
 //! Floods: many connections at one key, and a million requests that expire at once. Counts and bytes, no times:
-//! those `make soak` measures and writes to docs/SOAK.md.
+//! those `make soak` measures and writes to docs/BENCHMARK.md.
 
 use redis::Value;
 

@@ -185,7 +185,7 @@ fn the_headers_of_http_are_made_of_the_sessions_numbers(_engine: &Engine) {
         }
     }
     assert!(waiting.is_empty(), "{waiting:?}");
-    assert!(responses >= 10 && statuses.len() == 2, "{responses} responses with {statuses:?}");
+    assert!(responses >= 6 && statuses.len() == 2, "{responses} responses with {statuses:?}");
 }
 
 /// The maps in a reply as redis-cli shows it over RESP3.

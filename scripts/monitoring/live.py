@@ -474,8 +474,14 @@ def every_field_arrives(watch, servers):
     return True
 
 
-def the_page_tells_all(watch):
-    """The page names all metrics and alerts, and its queries return results."""
+def the_page_tells_all(watch, exporter, instance):
+    """The page names all metrics and alerts, its queries return results, and curl gets from the exporter what it shows."""
+    path, word, shown = re.search(r"# curl -s '127.0.0.1:9121(.*)' \| grep (\w+)\n *(.*)", PAGE).groups()
+    with urllib.request.urlopen(f"http://127.0.0.1:{exporter}{path.replace('127.0.0.1:6379', instance)}") as reply:
+        (line,) = [line for line in reply.read().decode().splitlines() if word in line]
+    # Name and labels; the number, and the file that it is from, are those of the day.
+    labels, line = (re.sub(r'filename="[^"]*",| \d+$', "", text) for text in (shown, line))
+    assert line == labels, f"the exporter shows {line}, the page {labels}"
     (queries,) = re.findall(r"```promql\n(.*?)```", PAGE, re.DOTALL)
     for query in queries.splitlines():
         assert query.startswith("#") or watch.now(query), f"no answer to: {query}"
@@ -574,7 +580,7 @@ def the_files_work_together(folder):
         assert ("RateLimiterEvicting", site.instances["primary"]) not in raised, raised
         servers = {site.instances[name]: client for name, client in site.clients.items()}
         until("every field arrives", lambda: every_field_arrives(watch, servers))
-        the_page_tells_all(watch)
+        the_page_tells_all(watch, site.exporter_port, site.instances["primary"])
         assert [labels["instance"] for labels, _ in watch.now("redis_cluster_state == 1")] == [site.instances["small"]]
         log = bench.log("exporter")
         assert "level=error" not in log, f"the exporter's user lacks a right:\n{log}"

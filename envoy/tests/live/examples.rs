@@ -1,7 +1,7 @@
 //! The examples of the README of Envoy's rate limit service, as its users know them: configurations in the same shape,
-//! and what each answers. Limits are of a day, so that no window ends on the way.
+//! and what each answers. Limits are of a day, so that no window ends on the way. And the calls of `curl` on our own pages.
 
-use crate::support::{Redis, Service, descriptor};
+use crate::support::{Redis, Service, descriptor, http};
 
 /// One domain an example.
 const FILES: [(&str, &str); 11] = [
@@ -223,4 +223,25 @@ async fn a_limit_that_is_replaced_is_not_charged() {
     assert_eq!(crate::support::said(&service.ask(both()).await.unwrap()), "OVER_LIMIT: OK 0, OVER_LIMIT 0");
     assert_eq!(service.hit("example7", descriptor("key_1=value_1,user=bkthomps")).await, "OK 0");
     assert_eq!(service.hit("example7", descriptor("key_1=value_1,user=bkthomps")).await, "OVER_LIMIT 0");
+}
+
+/// The pages show what port 8080 answers to `curl -s`. Only the time until the window ends is another each time.
+#[tokio::test]
+async fn the_calls_of_curl_on_the_pages_are_real() {
+    let redis = Redis::with_module();
+    let service = Service::start(&redis, include_str!("../../examples/config/example.yaml"), &[]).await;
+    let timeless = |answer: &str| match answer.split_once("\"durationUntilReset\":\"") {
+        Some((before, after)) => format!("{before}{}", after.trim_start_matches(|letter: char| letter.is_ascii_digit())),
+        None => answer.to_owned(),
+    };
+    for page in [include_str!("../../README.md"), include_str!("../../../docs/INSTALL.md")] {
+        let (_, call) = page.split_once("\n$ curl -s localhost:8080").expect("a call");
+        let (call, _) = call.split_once("\n```").expect("its end");
+        let (path, rest) = call.split_once([' ', '\n']).expect("a path");
+        let (method, body, shown) = match rest.strip_prefix("-d '").and_then(|rest| rest.split_once("'\n")) {
+            Some((body, shown)) => ("POST", body, shown),
+            None => ("GET", "", rest),
+        };
+        assert_eq!(timeless(http(service.http, method, path, body).1.trim_end()), timeless(shown), "{path}");
+    }
 }

@@ -1,4 +1,4 @@
-# All tasks of the project. `make help` lists them.
+# All tasks of the project. `make help` lists them, in one row for each purpose.
 
 CARGO ?= cargo
 PORT ?= 6379
@@ -17,11 +17,27 @@ help: ## List the targets
 demo: deps-build deps-server build ## Show the module at work on a private server
 	@scripts/demo.sh
 
-test: deps-build deps-server build build-hooks ## Test the module, live on every installed engine (ENGINES="name ..." for some)
+build: deps-build functions/rl.library.lua functions/rl.script.lua ## Build the module: target/release/libredis_rl.so
+	$(CARGO) build --locked --release
+
+functions: ## Put functions/ together into the two files that servers load, functions/rl.library.lua and rl.script.lua
+	@scripts/functions.sh
+
+functions/rl.%.lua: clients/go/lua/%.head.lua clients/go/lua/core.lua clients/go/lua/%.tail.lua
+	@cat $^ >$@
+
+run: deps-build deps-server build ## Run a server with the module in the foreground (PORT=6379)
+	@PORT=$(PORT) scripts/run.sh
+
+envoy: deps-build deps-server build ## Run the rate limit service with an example configuration, on a private server
+	cd envoy && $(CARGO) build --locked --release
+	envoy/run.sh
+
+test: deps-build deps-server build build-hooks ## Test the module, live on every installed engine (ENGINES="name ..." for some; test-repeatedly: TIMES=20 in a row under load)
 	PROPTEST_RNG_SEED=$(or $(RL_SEED),20) $(CARGO) test --locked --release --lib
 	$(CARGO) test --locked --release --test live
 
-test-repeatedly: deps-build deps-server build build-hooks ## Run the live tests TIMES=20 in a row under load (ENGINE=redis-7.0)
+test-repeatedly: deps-build deps-server build build-hooks
 	scripts/test-repeatedly.sh $(or $(TIMES),20) $(or $(ENGINE),redis-7.0)
 
 test-clients: test-python test-node test-rust test-go test-java ## Test the packages, live: each by itself with test-python, -node, -rust, -go, -java
@@ -31,46 +47,27 @@ test-python test-node test-rust test-go test-java: test-%: deps-build deps-serve
 	clients/$*/test.sh
 
 # After the packages' tests, since it uses what they have installed and built; and alone, since it judges times.
-test-faults: deps-build deps-server deps-clients build ## Play the fixed choice of the fault suite
+test-faults: deps-build deps-server deps-clients build
 	clients/faults/test.sh --quick
 
-faults: deps-build deps-server deps-clients build ## Play all scenarios of clients/faults: what the packages do when something breaks
+faults: deps-build deps-server deps-clients build ## Play all scenarios of clients/faults: what the packages do when something breaks (test-faults: a fixed choice)
 	clients/faults/test.sh
 
-test-envoy: deps-build deps-server deps-envoy build ## Test the rate limit service of Envoy's protocol, behind a real Envoy too
+test-envoy: deps-build deps-server deps-envoy build ## Test the rate limit service, behind a real Envoy too
 	envoy/test.sh
-
-envoy: deps-build deps-server build ## Run that service with an example configuration, on a private server
-	cd envoy && $(CARGO) build --locked --release
-	envoy/run.sh
 
 test-monitoring: deps-build deps-server build ## Test docker/monitoring with a live Prometheus
 	cd envoy && $(CARGO) build --locked
 	scripts/test-monitoring.sh
 
-bench: deps-build deps-server build ## Measure the commands beside the scripts in MINUTES=5 (ENGINE=name REDIS_CELL_SO=path)
-	$(CARGO) bench --locked --bench limiters -- $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ENGINE),--engine $(ENGINE))
+test-deploy: ## Lint the Helm chart and render it with each of its values files (takes helm, or Go to build it)
+	scripts/test-deploy.sh
 
-sizing: deps-build deps-server build ## Measure the memory of a key of each rule into docs/SIZING.md (ENGINES="name ...")
-	scripts/sizing.sh $(ENGINES)
+test-baseline: deps-build deps-server deps-baseline build ## Check that the module runs on any x86-64 processor
+	scripts/test-baseline.sh
 
-bench-quick: deps-build deps-server build ## A rougher measurement in less than a minute; writes no file
-	$(CARGO) bench --locked --bench limiters -- --quick $(if $(ENGINE),--engine $(ENGINE))
-
-bench-instructions: deps-build deps-server deps-valgrind build ## Count the instructions of each command into docs/bench/instructions.md
-	$(CARGO) bench --locked --bench limiters -- --instructions $(if $(ENGINE),--engine $(ENGINE))
-
-functions: ## Put functions/ together into the two files that servers load, functions/rl.library.lua and rl.script.lua
-	@scripts/functions.sh
-
-functions/rl.%.lua: clients/go/lua/%.head.lua clients/go/lua/core.lua clients/go/lua/%.tail.lua
-	@cat $^ >$@
-
-bench-clients: deps-build deps-server deps-clients build ## Measure the adapters of the packages beside the stores that they replace
-	scripts/bench-clients.sh
-
-bench-envoy: deps-build deps-server build ## Measure the rate limit service beside envoyproxy/ratelimit, which takes Go
-	scripts/bench-envoy.sh
+fuzz: deps-build ## Fuzz what needs no server, SECONDS=600 each (FUZZ=compact, words or all); takes cargo-fuzz
+	SECONDS_EACH=$(or $(SECONDS),600) TARGET="$(FUZZ)" scripts/fuzz.sh
 
 soak: deps-build deps-server deps-valgrind build ## Hostile calls and floods (MINUTES=8 for both), memcheck, pruning (SEED=n ENGINE=name)
 	$(CARGO) bench --locked --bench soak -- $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) \
@@ -82,14 +79,23 @@ budgets: deps-build deps-server build ## A million reservations of clients that 
 	$(CARGO) bench --locked --bench budgets -- $(CROWD)
 	$(CARGO) bench --locked --bench budgets -- $(CROWD) --functions functions/rl.library.lua
 
-test-deploy: ## Lint the Helm chart and render it with each of its values files (takes helm, or Go to build it)
-	scripts/test-deploy.sh
+bench: deps-build deps-server build ## Measure the commands beside the scripts in MINUTES=5 (ENGINE=name REDIS_CELL_SO=path; bench-quick: in less than one, and writes no file)
+	$(CARGO) bench --locked --bench limiters -- $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ENGINE),--engine $(ENGINE))
 
-fuzz: deps-build ## Fuzz what needs no server, SECONDS=600 each (FUZZ=compact, words or all); takes cargo-fuzz
-	SECONDS_EACH=$(or $(SECONDS),600) TARGET="$(FUZZ)" scripts/fuzz.sh
+bench-quick: deps-build deps-server build
+	$(CARGO) bench --locked --bench limiters -- --quick $(if $(ENGINE),--engine $(ENGINE))
 
-test-baseline: deps-build deps-server deps-baseline build ## Check that the module runs on any x86-64 processor
-	scripts/test-baseline.sh
+bench-instructions: deps-build deps-server deps-valgrind build ## Count the instructions of each command into docs/bench/instructions.md
+	$(CARGO) bench --locked --bench limiters -- --instructions $(if $(ENGINE),--engine $(ENGINE))
+
+bench-clients: deps-build deps-server deps-clients build ## Measure the packages beside the stores that they replace (bench-envoy: the service beside envoyproxy/ratelimit, which takes Go)
+	scripts/bench-clients.sh
+
+bench-envoy: deps-build deps-server build
+	scripts/bench-envoy.sh
+
+sizing: deps-build deps-server build ## Measure the memory of a key of each rule (ENGINES="name ...")
+	scripts/sizing.sh $(ENGINES)
 
 lint: deps-build ## Check formatting, lints, scripts and licences
 	$(CARGO) fmt --check
@@ -105,20 +111,14 @@ lint: deps-build ## Check formatting, lints, scripts and licences
 	@if command -v cargo-deny >/dev/null; then $(CARGO) deny --locked check bans licenses sources; \
 	else echo 'cargo-deny is not here: licences and sources are not checked (cargo install cargo-deny)'; fi
 
-build: deps-build functions/rl.library.lua functions/rl.script.lua ## Build the module: target/release/libredis_rl.so
-	$(CARGO) build --locked --release
-
-run: deps-build deps-server build ## Run a server with the module in the foreground (PORT=6379)
-	@PORT=$(PORT) scripts/run.sh
+engines: ## Fetch the servers that the tests can run on, about 400 MB (ENGINES="name ..." for some)
+	scripts/engines.sh $(ENGINES)
 
 package: deps-build deps-package ## Build the tarball, .deb and .rpm: target/package (TRIPLE=target)
 	scripts/package.sh $(if $(TRIPLE),--target $(TRIPLE))
 
 test-packages: deps-installations ## Install and use the packages in fresh Debian and Ubuntu systems, as root
 	scripts/test-packages.sh
-
-engines: ## Fetch the servers that the tests can run on, about 400 MB (ENGINES="name ..." for some)
-	scripts/engines.sh $(ENGINES)
 
 clean: ## Remove what was built
 	$(CARGO) clean

@@ -15,10 +15,9 @@ load=$(cut -d ' ' -f 1 /proc/loadavg)
 {
     printf '## Through the packages\n\n'
     cat <<TEXT
-\`make bench-clients\` writes this section. Each adapter of the [packages](CLIENTS.md) stands beside what users of the framework
-have today, which comes first. All take short turns, one after the other, so that a machine that is busy elsewhere slows all
-of them. Figures are medians of the turns. Ratios (÷) are taken within each turn: the smallest and the largest, or *no difference* where these
-are on both sides of 1. CPU is the processor time of one request.
+\`make bench-clients\` writes this section. Each adapter of the [packages](CLIENTS.md) stands beside what users of the framework have
+today, which comes first. All take short turns, one after the other. Figures are medians of the turns; ratios (÷) are taken within each
+turn, the smallest and the largest, or *no difference* where these are on both sides of 1. CPU is the processor time of one request.
 
 Server: Redis ${server#v=}. Machine: ${model:-$(uname -m)}, $(nproc) processors. Load average
 when the run began: $load. Where that is above the number of processors, the figures are those of a machine that had other work.

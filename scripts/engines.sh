@@ -41,7 +41,6 @@ fetch_debian() {
     : >"$apt/status"
     printf "deb [signed-by=$keyring] $uri %s main\n" "$suite" "$base" | sort -u >"$apt/sources.list"
     cat >"$apt/apt.conf" <<CONF
-${REDIS_RL_ENGINE_ARCH:+APT::Architecture "$REDIS_RL_ENGINE_ARCH"; APT::Architectures { "$REDIS_RL_ENGINE_ARCH"; \};}
 Dir::Etc::SourceList "$apt/sources.list";
 Dir::Etc::SourceParts "/dev/null";
 Dir::Etc::Preferences "/dev/null";

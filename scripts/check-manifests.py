@@ -38,7 +38,7 @@ texts = [(name, pathlib.Path(name).read_text()) for name in sys.argv[1:]]
 pages = files = []
 if not texts:
     pages = sorted([*root.glob("docs/**/*.md"), *root.glob("docker/*.md"), *root.glob("deploy/**/*.md")])
-    files = sorted([*root.glob("docker/**/*.y*ml"), *root.glob(".github/workflows/*.yml"), *root.glob("deploy/**/*values*.yaml")])
+    files = sorted([*root.glob("docker/**/*.y*ml"), *root.glob(".github/workflows/*.yml"), *root.glob("deploy/*.yaml"), *root.glob("deploy/**/*values*.yaml")])
 for page in pages:
     for block in re.finditer(r"^```yaml\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
         line = page.read_text()[: block.start()].count("\n") + 2

@@ -1,4 +1,4 @@
-//! Behind real gateways that are not Envoy, with the configurations of docs/GATEWAYS.md. NGINX, CADDY and HAPROXY name the
+//! Behind real gateways that are not Envoy, with the configurations of docs/GATEWAYS.md and examples/gateways. NGINX, CADDY and HAPROXY name the
 //! programs; a program that is missing is skipped, which the output says.
 
 use std::fs;
@@ -23,8 +23,14 @@ descriptors:
   - {key: tenant, value: unlimited, rate_limit: {unlimited: true}}
 ";
 
-/// The block of the page in this language.
+/// The configuration in this language: a file of the examples, or a block of the page.
 fn block(language: &str) -> String {
+    match language {
+        "nginx" => return include_str!("../../examples/gateways/nginx.conf").to_owned(),
+        "haproxy" => return include_str!("../../examples/gateways/haproxy.cfg").to_owned(),
+        "lua" => return include_str!("../../examples/gateways/limit.lua").to_owned(),
+        _ => {}
+    }
     let start = format!("```{language}\n");
     let (_, rest) = PAGE.split_once(&start).unwrap();
     rest.split_once("```").unwrap().0.to_owned()

@@ -63,8 +63,7 @@ fn times_of(results: &Results, groups: &[Group]) -> String {
     ]);
     for group in groups.iter().copied().map(Group::name) {
         for case in results.titles(group) {
-            let speed =
-                |side| results.median(group, case, side, unit::THROUGHPUT).map_or(String::new(), thousands);
+            let speed = |side| results.median(group, case, side, unit::THROUGHPUT).map_or(String::new(), thousands);
             let mut cells = times_row(results, group, case);
             cells.extend([speed(own_side(group)), speed("script")]);
             table.row(cells);
@@ -234,7 +233,10 @@ pub fn of_other_commands(page: &str) -> String {
         let end = format!("\n<!-- end of {name} -->\n");
         page.get(begin..page.find(&end)? + end.len())
     };
-    [("sizing", "sizing"), ("soak", "soak"), ("clients", "bench-clients"), ("envoy", "bench-envoy")].into_iter().filter_map(section).collect()
+    [("sizing", "sizing"), ("soak", "soak"), ("clients", "bench-clients"), ("envoy", "bench-envoy")]
+        .into_iter()
+        .filter_map(section)
+        .collect()
 }
 
 fn plot(page: &mut String, name: &str, alt: &str) {

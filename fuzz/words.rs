@@ -1,9 +1,10 @@
 //! The words of the commands: each call is accepted, or refused with the very line, as tests/support/grammar.rs has it.
 
 use super::all;
-use super::args::{self, Host, Options};
+use super::args::{self, Options};
+use super::grammar::Host;
 use super::rule::Rule;
-use super::rules::{AnyRule, bad_words};
+use super::rules::AnyRule;
 use super::settle::NO_HOLD;
 use crate::fuzzing::Input;
 use crate::limit::Micros;
@@ -185,15 +186,15 @@ fn read(name: &str, words: Args<'_>) -> Result<(), Error> {
     rest.next();
     rest.next();
     match name {
-        "rl.sliding" => Sliding::parse(&mut rest, Host::Own, &mut options).map(drop),
-        "rl.fixed" => Fixed::parse(&mut rest, Host::Own, &mut options).map(drop),
-        "rl.throttle" => Throttle::parse(&mut rest, Host::Own, &mut options).map(drop),
-        "rl.acquire" => Lease::parse(&mut rest, Host::Own, &mut options).map(drop),
+        "rl.sliding" => Sliding::parse(&mut rest, Host::Named, &mut options).map(drop),
+        "rl.fixed" => Fixed::parse(&mut rest, Host::Named, &mut options).map(drop),
+        "rl.throttle" => Throttle::parse(&mut rest, Host::Named, &mut options).map(drop),
+        "rl.acquire" => Lease::parse(&mut rest, Host::Named, &mut options).map(drop),
         "rl.peek" => AnyRule::parse(&mut rest, Host::Peek, &mut options).map(drop),
         "rl.refund" => AnyRule::parse(&mut rest, Host::Refund, &mut options).map(drop),
         "rl.settle" => match AnyRule::parse(&mut rest, Host::Settle, &mut options)? {
-            AnyRule::Sliding(Sliding { hold: None, .. }) | AnyRule::Fixed(Fixed { hold: None, .. }) => Err(NO_HOLD),
-            rule => options.actual.map(drop).ok_or_else(|| bad_words(rule.grammar(), Host::Settle)),
+            _ if options.hold.is_none() => Err(NO_HOLD),
+            rule => options.actual.map(drop).ok_or_else(|| rule.grammar().error(Host::Settle)),
         },
         "rl.reset" => args::windows(rest).map(drop),
         "rl.all" => {

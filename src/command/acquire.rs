@@ -1,15 +1,21 @@
 //! `RL.ACQUIRE`: at most `limit` holders at a time.
 
-use super::args::{self, Host, Options};
-use super::rule::{Decide, Rule};
+use super::args::{self, Options};
+use super::grammar::Word::Full;
+use super::grammar::{Grammar, Host, Syntax};
+use super::rule::Rule;
+use crate::metrics::Outcomes;
 use crate::server::{Access, Args, Command, EntryPoint, Error, Keys};
 use crate::state::Lease;
 
+impl Syntax for Lease {
+    const GRAMMAR: Grammar = Grammar { name: "ACQUIRE", words: "limit leaseSec holder", options: &[&[Full]] };
+}
+
 impl Rule for Lease {
-    const SYNTAX: &'static str = "ACQUIRE limit leaseSec holder [FULL]";
     const COMMAND: Command = Command {
         name: c"rl.acquire",
-        entry: EntryPoint::to::<Decide<Self>>(),
+        entry: EntryPoint::to::<Self>(),
         flags: c"write deny-oom fast",
         access: Access::ReadAndUpdate,
         keys: Keys::First,
@@ -19,6 +25,11 @@ impl Rule for Lease {
         since: c"0.2.0",
     };
     const REFUNDABLE: bool = false;
+
+    fn outcomes() -> &'static Outcomes {
+        static OUTCOMES: Outcomes = Outcomes::new();
+        &OUTCOMES
+    }
 
     fn parse(words: &mut Args<'_>, host: Host, options: &mut Options) -> Result<Self, Error> {
         let (Some(limit), Some(lease), Some(holder)) = (words.next(), words.next(), words.next()) else {

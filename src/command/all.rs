@@ -7,17 +7,19 @@ use std::cmp::{Ordering, Reverse};
 
 use smallvec::SmallVec;
 
-use super::args::{self, Host, Options, is};
+use super::args::{self, Options, is};
+use super::grammar::Host;
 use super::reply;
-use super::rule::{enforced, now};
-use super::rules::{AnyRule, AnyState, bad_words, is_rule};
-use super::top::denied;
+use super::rule::{check_undamaged, decide_held, denied, enforced, now};
+use super::rules::{AnyRule, AnyState, is_rule};
 use crate::config;
 use crate::limit::turn::Outlook;
 use crate::limit::{Decision, Detail, Micros, Retry, Status, Time, Turn};
 use crate::metrics::ALL;
 use crate::server::{Args, Call, Context, Error, Handler, Keys, Writable};
-use crate::state::{Budget, CounterSet, Log, Plan, State, Stored, counted_key};
+use crate::state::{
+    Applied, Budget, CounterSet, Hold, HoldSet, Log, Plan, State, Stored, Suffix, counted_key, find_ended, give_back,
+};
 
 /// The most keys of one call.
 const MOST_KEYS: i64 = 64;
@@ -33,7 +35,24 @@ const SHARED: Error = Error::Line(c"ERR two rules of RL.ALL would share a counte
 pub(super) type List<T> = SmallVec<[T; 3]>;
 
 /// One of the keys, and the rule about it.
-pub(super) type Part<'a> = (Call<'a>, AnyRule);
+pub(super) struct Part<'a> {
+    call: Call<'a>,
+    rule: AnyRule,
+    hold: Option<Hold>,
+}
+
+/// What is read for one of the rules.
+struct Found<'a> {
+    state: AnyState<'a, Writable>,
+    /// Boxed: most rules are not held, and would move the room for it.
+    holds: Option<Box<HoldSet<'a, Writable>>>,
+}
+
+impl Found<'_> {
+    fn decide(&self, detail: Detail, may_count: bool, budget: &Budget) -> Result<Decision, Error> {
+        decide_held(&self.state, self.holds.as_deref(), detail, may_count, budget)
+    }
+}
 
 pub struct All;
 
@@ -43,29 +62,26 @@ impl Handler for All {
         let (now, budget) = (now(), Budget::new());
         check_apart(&parts, now)?;
 
-        let mut states = read(ctx, &parts, now)?;
-        if states.iter().any(State::is_nearly_full) {
+        let mut found = read(ctx, &parts, now)?;
+        if found.iter().any(|found| found.state.is_nearly_full()) {
             budget.compact_if_full();
         }
-        if states.iter().any(State::has_ended_holds) {
-            drop(states);
-            // All of it is known before any is given back.
-            let ended = try_map(&parts, |(call, rule)| rule.ended(ctx, *call, now, &budget))?;
-            for ((call, rule), ended) in parts.iter().zip(ended) {
-                rule.give_back(ended, ctx, *call, now, &budget)?;
-            }
-            states = read(ctx, &parts, now)?;
+        if found.iter().filter_map(|found| found.holds.as_ref()).any(|holds| holds.has_ended()) {
+            found.iter().try_for_each(|found| check_undamaged(&found.state, detail))?;
+            drop(found);
+            give_back_ended(ctx, &parts, now, &budget)?;
+            found = read(ctx, &parts, now)?;
         }
         // Where each holder has its hold the call was carried out before. It counts nothing again.
-        let mut holds = states.iter().filter_map(State::finds_hold).peekable();
-        let is_known = holds.peek().is_some() && holds.all(|found| found);
+        let mut holds = found.iter().filter_map(|found| found.holds.as_ref()).peekable();
+        let is_known = holds.peek().is_some() && holds.all(|holds| holds.is_known());
         // Whether each has room, and then, with waits, what that means for each.
-        let verdicts = try_map(&states, |state| state.decide(Detail::Allowed, false, &budget))?;
-        let denies = |(decision, (_, rule)): (&Decision, &Part<'_>)| !decision.allowed() && !rule.forces() && !is_known;
+        let verdicts = try_map(&found, |found| found.decide(Detail::Allowed, false, &budget))?;
+        let denies = |(decision, part): (&Decision, &Part<'_>)| !decision.allowed() && !part.rule.forces() && !is_known;
         let mut denying: List<bool> = verdicts.iter().zip(&parts).map(denies).collect();
         let mut turn = within.map(|_| Turn::now(now.time()));
         let waited = match within {
-            Some(within) if denying.contains(&true) => Some(wait(&states, within, detail, &budget, now.time())?),
+            Some(within) if denying.contains(&true) => Some(wait(&found, within, detail, &budget, now.time())?),
             _ => None,
         };
         let mut late = None;
@@ -76,11 +92,12 @@ impl Handler for All {
             }
             None => {
                 let allowed = !denying.contains(&true);
-                try_map(&states, |state| match is_known {
+                try_map(&found, |found| match is_known {
                     true => {
-                        state.decide(detail, matches!(state, AnyState::Lease(_)), &budget).map(Decision::let_through)
+                        let renews = matches!(found.state, AnyState::Lease(_));
+                        found.state.decide(detail, renews, &budget).map(Decision::let_through)
                     }
-                    false => state.decide(detail, allowed, &budget),
+                    false => found.decide(detail, allowed, &budget),
                 })?
             }
         };
@@ -93,26 +110,27 @@ impl Handler for All {
             denying.min_by_key(|(_, status)| Reverse(status.retry))
         };
         let (index, status) = binding.ok_or(BAD_ALL)?; // There is at least one rule.
-        let mut decided = decisions.iter();
-        let plans = match allowed {
-            true => try_map(&states, |state| state.plan(decided.next().ok_or(BAD_ALL)?, &budget))?,
-            false => states.iter().map(AnyState::set_missing_expiry).collect(),
-        };
+        let mut plans: List<Plan<'_, Writable>> = List::new();
+        for ((found, part), decision) in found.into_iter().zip(&parts).zip(&decisions) {
+            plans.push(match allowed {
+                true => plan(found, part, decision, &budget)?,
+                false => found.state.set_missing_expiry(),
+            });
+        }
 
         // All keys are closed before the first change is published: listeners of events may run then.
         if plans.iter().all(Plan::is_empty) {
-            drop(states);
+            drop(plans);
         } else {
-            let applied: List<_> =
-                states.into_iter().zip(&plans).map(|(state, plan)| plan.apply(state.into_keys())).collect();
-            for (applied, (call, _)) in applied.iter().zip(&parts) {
-                applied.publish(ctx, call.key);
+            let applied: List<Applied> = plans.into_iter().map(Plan::apply).collect();
+            for (applied, part) in applied.iter().zip(&parts) {
+                applied.publish(ctx, part.call.key);
             }
         }
 
         ALL.count(allowed);
-        for (_, (call, _)) in denying.iter().zip(&parts).filter(|&(&denies, _)| denies) {
-            denied(ctx, call.key);
+        for (_, part) in denying.iter().zip(&parts).filter(|&(&denies, _)| denies) {
+            denied(ctx, part.call.key);
         }
         let allowed = allowed || !config::enforces();
         let retry = if allowed { Retry::Now } else { late.unwrap_or(status.retry) };
@@ -132,14 +150,8 @@ struct Waited {
 }
 
 /// Decides for the first time with room for all rules, which do not all have room now.
-fn wait(
-    states: &[AnyState<'_, Writable>],
-    within: i64,
-    detail: Detail,
-    budget: &Budget,
-    now: Time,
-) -> Result<Waited, Error> {
-    let logs: List<&Log<'_, Writable>> = states.iter().filter_map(AnyState::log).collect();
+fn wait(found: &[Found<'_>], within: i64, detail: Detail, budget: &Budget, now: Time) -> Result<Waited, Error> {
+    let logs: List<&Log<'_, Writable>> = found.iter().filter_map(|found| found.state.log()).collect();
     let own = try_map(&logs, |log| log.outlook(budget))?;
     // Checks alone wait for nothing.
     let within = if logs.iter().any(|log| log.counts()) { within } else { 0 };
@@ -176,8 +188,43 @@ fn wait(
 }
 
 /// Reads the keys of all rules.
-fn read<'a>(ctx: &'a Context, parts: &'a [Part<'_>], now: Micros) -> Result<List<AnyState<'a, Writable>>, Error> {
-    try_map(parts, |(call, rule)| rule.read::<Writable>(ctx, *call, now))
+fn read<'a>(ctx: &'a Context, parts: &'a [Part<'_>], now: Micros) -> Result<List<Found<'a>>, Error> {
+    try_map(parts, |Part { call, rule, hold }| {
+        let state = rule.read(ctx, *call, now)?;
+        let holds = match hold {
+            Some(hold) => Some(Box::new(HoldSet::of_request(ctx, *call, hold, rule, now)?)),
+            None => None,
+        };
+        Ok(Found { state, holds })
+    })
+}
+
+/// Gives back what has ended. All of it is known before any is given back.
+fn give_back_ended(ctx: &mut Context, parts: &[Part<'_>], now: Micros, budget: &Budget) -> Result<(), Error> {
+    let ended = try_map(parts, |Part { call, rule, hold }| match hold {
+        Some(hold) => find_ended(rule, hold, ctx, *call, now, budget),
+        None => Ok(Vec::new()),
+    })?;
+    for (Part { call, rule, .. }, ended) in parts.iter().zip(ended) {
+        give_back(rule, ended, ctx, *call, now, budget)?;
+    }
+    Ok(())
+}
+
+/// What changes for one of the rules where the call is allowed.
+fn plan<'a>(
+    found: Found<'a>,
+    part: &Part<'_>,
+    decision: &Decision,
+    budget: &Budget,
+) -> Result<Plan<'a, Writable>, Error> {
+    let mut plan = found.state.plan(decision, budget)?;
+    if let Some(holds) = found.holds
+        && let Some(kept) = holds.keep(&part.rule, decision.counted)?
+    {
+        plan.push(kept);
+    }
+    Ok(plan)
 }
 
 /// The keys with their rules, how much is replied, and for how many milliseconds the call may wait, if it may.
@@ -199,7 +246,9 @@ pub(super) fn parse(words: Args<'_>) -> Result<(List<Part<'_>>, Detail, Option<i
         if rest.is_empty() {
             return Err(BAD_ALL);
         }
-        parts.push((call, AnyRule::parse(&mut rest, Host::All, &mut Options::default())?));
+        let mut options = Options::default();
+        let rule = AnyRule::parse(&mut rest, Host::All, &mut options)?;
+        parts.push(Part { call, rule, hold: options.hold });
     }
     let (mut detail, mut within) = (Detail::Wait, None);
     while let Some(word) = rest.next() {
@@ -209,12 +258,12 @@ pub(super) fn parse(words: Args<'_>) -> Result<(List<Part<'_>>, Detail, Option<i
             within = Some(args::wait(rest.next().ok_or(BAD_ALL)?)?);
         } else {
             let last = parts.last().filter(|_| !is_rule(word));
-            return Err(last.map_or(BAD_ALL, |(_, rule)| bad_words(rule.grammar(), Host::All)));
+            return Err(last.map_or(BAD_ALL, |part| part.rule.grammar().error(Host::All)));
         }
     }
     let may_wait =
-        |rule: &AnyRule| matches!(rule, AnyRule::Sliding(rule) if !rule.request.force && rule.hold.is_none());
-    if within.is_some() && !parts.iter().all(|(_, rule)| may_wait(rule)) {
+        |part: &Part<'_>| matches!(part.rule, AnyRule::Sliding(_)) && !part.rule.forces() && part.hold.is_none();
+    if within.is_some() && !parts.iter().all(may_wait) {
         return Err(BAD_WITHIN);
     }
     Ok((parts, detail, within))
@@ -223,9 +272,13 @@ pub(super) fn parse(words: Args<'_>) -> Result<(List<Part<'_>>, Detail, Option<i
 /// Refuses rules of which one would count in the state of another.
 pub(super) fn check_apart(parts: &[Part<'_>], now: Micros) -> Result<(), Error> {
     let (mut sets, mut keys): (List<CounterSet<'_>>, List<&[u8]>) = (List::new(), List::new());
-    for (call, rule) in parts {
+    for Part { call, rule, hold } in parts {
         let key = call.key.as_bytes();
-        sets.extend(rule.counters(key, now));
+        let mut counters = rule.counters(now);
+        counters.extend(hold.as_ref().map(|_| Suffix::Held));
+        if !counters.is_empty() {
+            sets.push(CounterSet::new(key, counters));
+        }
         if rule.uses_key() {
             keys.push(key);
         }

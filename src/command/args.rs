@@ -1,7 +1,6 @@
-//! The grammar of the rules, and the errors for words that do not follow it.
+//! The words of a call as they are parsed, and the errors for those that are out of range.
 
-use super::rule::Rule;
-use super::rules::bad_words;
+use super::grammar::{Host, Syntax, Word};
 use crate::config;
 use crate::limit::{Cost, Detail, Limit, Quota, Quotas, Refusal, Request, Time, Turn, Window};
 use crate::server::{Args, Error, Str, parse_i64, split_i64};
@@ -28,81 +27,6 @@ const TOO_MANY_WINDOWS: Error = Error::Line(c"ERR windowSec can be given for at 
 
 const MOST_HOLDER_BYTES: usize = 256;
 
-/// The command that a rule is given in, which determines the options that it takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Host {
-    /// The command of its name.
-    Own,
-    Peek,
-    Refund,
-    Settle,
-    All,
-}
-
-/// The words of a rule: its name, what follows the key, and in its own command what the reply is to show. A line such as
-/// `NAME word [OPTION n] [FULL]`.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Grammar(pub &'static str);
-
-impl Grammar {
-    pub fn name(self) -> &'static str {
-        self.0.split_once(' ').map_or(self.0, |(name, _)| name)
-    }
-
-    /// Whether a word is its name, in any case.
-    pub fn is_named(self, word: &[u8]) -> bool {
-        let (name, rest) = self.0.as_bytes().split_at_checked(word.len()).unwrap_or_default();
-        rest.starts_with(b" ") && name.eq_ignore_ascii_case(word)
-    }
-
-    /// What follows the key in its own command.
-    pub fn own(self) -> &'static str {
-        self.0.split_once(' ').map_or("", |(_, words)| words)
-    }
-
-    /// Its words where a command takes any rule. How long a request may wait is said behind the rule.
-    pub fn rule(self) -> String {
-        let rule = self.0.rsplit_once(" [").map_or(self.0, |(rule, _reply)| rule);
-        rule.replace(" | WITHIN ms]", "]").replace(" [WITHIN ms]", "")
-    }
-
-    /// Whether a request may wait for its turn.
-    fn waits(self) -> bool {
-        self.0.contains("WITHIN ms]")
-    }
-
-    /// Its words where units are taken back, which needs no holder.
-    pub fn refund(self) -> String {
-        self.rule().replace(" [HOLD holder leaseSec]", "")
-    }
-
-    /// The reply to words that do not follow it.
-    pub fn line(self, host: Host) -> String {
-        let options = match host {
-            Host::Own => return format!("ERR syntax error: expected {}", self.own()),
-            Host::Refund => return format!("ERR syntax error: expected {} [AT ms]", self.refund()),
-            Host::Peek if self.waits() => "[WITHIN ms] [FULL | EACH]",
-            Host::Peek => "[FULL | EACH]",
-            Host::Settle => "ACTUAL n",
-            Host::All => "[WITHIN ms] [FULL]",
-        };
-        format!("ERR syntax error: expected {} {options}", self.rule())
-    }
-}
-
-/// Whether a rule takes an option, as its line of words begins or ends it.
-#[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects)] // Evaluated by the compiler.
-pub const fn takes<R: Rule>(option: &str) -> bool {
-    let (words, option) = (R::SYNTAX.as_bytes(), option.as_bytes());
-    let (mut at, mut same) = (0, 0);
-    // What an option begins with does not come again in it.
-    while at < words.len() && same < option.len() {
-        same = if words[at] == option[same] { same + 1 } else { 0 };
-        at += 1;
-    }
-    same == option.len()
-}
-
 /// The options of a call.
 #[derive(Default)]
 pub struct Options {
@@ -126,9 +50,13 @@ impl Options {
 }
 
 /// `windowSec limit [windowSec limit ...]` and options.
-pub fn quotas_and_options<R: Rule>(words: &mut Args<'_>, host: Host, options: &mut Options) -> Result<Request, Error> {
+pub fn quotas_and_options<R: Syntax>(
+    words: &mut Args<'_>,
+    host: Host,
+    options: &mut Options,
+) -> Result<Request, Error> {
     // The usual call.
-    if host == Host::Own
+    if host == Host::Named
         && let Some([window, limit]) = words.exactly()
     {
         return Ok(Request {
@@ -159,63 +87,67 @@ pub fn wait(word: Str<'_>) -> Result<i64, Error> {
 }
 
 /// Options in any order, each once. In RL.ALL they end at the next rule, elsewhere with the call.
-pub fn options<R: Rule>(words: &mut Args<'_>, host: Host, options: &mut Options) -> Result<(), Error> {
+pub fn options<R: Syntax>(words: &mut Args<'_>, host: Host, options: &mut Options) -> Result<(), Error> {
     while let Some(word) = words.peek() {
         let mut rest = *words;
         rest.next();
-        if const { takes::<R>("[COST ") } && options.cost.is_none() && is(word, "COST") {
+        if const { R::GRAMMAR.takes(Word::Cost) } && options.cost.is_none() && is(word, "COST") {
             options.cost = Some(cost::<R>(&mut rest, host)?);
-        } else if const { takes::<R>("[FORCE]") } && !options.force && is(word, "FORCE") {
+        } else if const { R::GRAMMAR.takes(Word::Force) } && !options.force && is(word, "FORCE") {
             options.force = true;
-        } else if const { takes::<R>("[ANCHORED]") } && !options.anchored && is(word, "ANCHORED") {
+        } else if const { R::GRAMMAR.takes(Word::Anchored) } && !options.anchored && is(word, "ANCHORED") {
             options.anchored = true;
         } else if let Some(detail) = detail::<R>(word, host)
             && options.detail.is_none()
         {
             options.detail = Some(detail);
-        } else if const { takes::<R>("[HOLD ") } && host != Host::Refund && options.hold.is_none() && is(word, "HOLD") {
+        } else if const { R::GRAMMAR.takes(Word::Hold) }
+            && host != Host::Refund
+            && options.hold.is_none()
+            && is(word, "HOLD")
+        {
             let (Some(holder), Some(lease)) = (rest.next(), rest.next()) else {
-                return Err(bad_words(R::GRAMMAR, host));
+                return Err(R::GRAMMAR.error(host));
             };
             if !(1..=MOST_HOLDER_BYTES).contains(&holder.as_bytes().len()) {
                 return Err(BAD_HOLDER);
             }
             options.hold = Some(Hold { holder: holder.retain(), lease: self::lease(lease)? });
-        } else if const { takes::<R>("WITHIN ms]") }
-            && matches!(host, Host::Own | Host::Peek)
+        } else if const { R::GRAMMAR.takes(Word::Within) }
+            && matches!(host, Host::Named | Host::Peek)
             && options.within.is_none()
             && is(word, "WITHIN")
         {
-            options.within = Some(wait(rest.next().ok_or_else(|| bad_words(R::GRAMMAR, host))?)?);
+            options.within = Some(wait(rest.next().ok_or_else(|| R::GRAMMAR.error(host))?)?);
         } else if host == Host::Settle && options.actual.is_none() && is(word, "ACTUAL") {
-            let units = rest.next().ok_or_else(|| bad_words(R::GRAMMAR, host))?;
+            let units = rest.next().ok_or_else(|| R::GRAMMAR.error(host))?;
             options.actual = Some(parse_i64(units.as_bytes()).and_then(Cost::new).ok_or(BAD_ACTUAL)?);
         } else if host == Host::Refund && options.at.is_none() && is(word, "AT") {
-            let millis = rest.next().ok_or_else(|| bad_words(R::GRAMMAR, host))?;
+            let millis = rest.next().ok_or_else(|| R::GRAMMAR.error(host))?;
             options.at = Some(Time::from_millis(within(millis, 0, Limit::MAX).ok_or(BAD_AT)?));
         } else {
             break;
         }
         *words = rest;
     }
-    if host == Host::All || words.is_empty() { Ok(()) } else { Err(bad_words(R::GRAMMAR, host)) }
+    if host == Host::All || words.is_empty() { Ok(()) } else { Err(R::GRAMMAR.error(host)) }
 }
 
 /// The units after COST. They may be 0 where a rule can be a check.
-fn cost<R: Rule>(words: &mut Args<'_>, host: Host) -> Result<Cost, Error> {
+fn cost<R: Syntax>(words: &mut Args<'_>, host: Host) -> Result<Cost, Error> {
     let (least, bad) = match host {
         Host::Peek | Host::All => (Cost::NOTHING, BAD_COST_OR_CHECK),
-        Host::Own | Host::Refund | Host::Settle => (Cost::ONE, BAD_COST),
+        Host::Named | Host::Refund | Host::Settle => (Cost::ONE, BAD_COST),
     };
-    let units = parse_i64(words.next().ok_or_else(|| bad_words(R::GRAMMAR, host))?.as_bytes());
+    let units = parse_i64(words.next().ok_or_else(|| R::GRAMMAR.error(host))?.as_bytes());
     units.and_then(Cost::new).filter(|&cost| cost >= least).ok_or(bad)
 }
 
 /// How much of a decision the reply shows, if that is what this word says here.
-fn detail<R: Rule>(word: Str<'_>, host: Host) -> Option<Detail> {
+fn detail<R: Syntax>(word: Str<'_>, host: Host) -> Option<Detail> {
     match host {
-        Host::Own | Host::Peek if is(word, "FULL") => Some(Detail::Full),
-        Host::Own if const { takes::<R>("| EACH]") } && is(word, "EACH") => Some(Detail::Each),
+        Host::Named | Host::Peek if is(word, "FULL") => Some(Detail::Full),
+        Host::Named if const { R::GRAMMAR.takes(Word::Each) } && is(word, "EACH") => Some(Detail::Each),
         Host::Peek if is(word, "EACH") => Some(Detail::Each),
         _ => None,
     }

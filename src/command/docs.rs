@@ -6,7 +6,7 @@
 
 use std::ffi::CString;
 
-use super::args::Host;
+use super::grammar::Host;
 use super::rules::{RULES, Row};
 use crate::server::{ArgKind, Argument};
 
@@ -75,7 +75,7 @@ fn is_literal(word: &str) -> bool {
 fn any_rule(host: Host) -> Argument {
     let block = |row: &Row| {
         let words = if host == Host::Refund { row.grammar.refund() } else { row.grammar.rule() };
-        Argument { name: text(&row.grammar.name().to_lowercase()), ..several(ArgKind::Block, arguments(&words)) }
+        Argument { name: text(&row.grammar.name.to_lowercase()), ..several(ArgKind::Block, arguments(&words)) }
     };
     let rules = RULES.iter().filter(|row| row.is_taken(host)).map(block).collect();
     Argument { name: text("rule"), ..several(ArgKind::OneOf, rules) }

@@ -1,18 +1,27 @@
 //! `RL.FIXED`: one counter per window.
 
-use super::args::{self, Host, Options};
-use super::rule::{Decide, Rule};
+use super::args::{self, Options};
+use super::grammar::Word::{Anchored, Cost, Each, Force, Full, Hold};
+use super::grammar::{Grammar, Host, Syntax};
+use super::rule::Rule;
+use crate::metrics::Outcomes;
 use crate::server::{Access, Args, Command, EntryPoint, Error, Keys};
 use crate::state::Fixed;
 
 const ANCHORED_END: Error = Error::Line(c"ERR ANCHORED takes no @ms");
 
+impl Syntax for Fixed {
+    const GRAMMAR: Grammar = Grammar {
+        name: "FIXED",
+        words: "windowSec limit [windowSec limit ...]",
+        options: &[&[Anchored], &[Cost], &[Hold], &[Force], &[Full, Each]],
+    };
+}
+
 impl Rule for Fixed {
-    const SYNTAX: &'static str =
-        "FIXED windowSec limit [windowSec limit ...] [ANCHORED] [COST n] [HOLD holder leaseSec] [FORCE] [FULL | EACH]";
     const COMMAND: Command = Command {
         name: c"rl.fixed",
-        entry: EntryPoint::to::<Decide<Self>>(),
+        entry: EntryPoint::to::<Self>(),
         flags: c"write deny-oom fast",
         access: Access::ReadAndUpdate,
         keys: Keys::First,
@@ -22,16 +31,17 @@ impl Rule for Fixed {
         since: c"0.1.0",
     };
 
+    fn outcomes() -> &'static Outcomes {
+        static OUTCOMES: Outcomes = Outcomes::new();
+        &OUTCOMES
+    }
+
     fn parse(words: &mut Args<'_>, host: Host, options: &mut Options) -> Result<Self, Error> {
         let request = args::quotas_and_options::<Self>(words, host, options)?;
         if options.anchored && request.quotas.last().end.is_some() {
             return Err(ANCHORED_END);
         }
         let skips_ended = matches!(host, Host::Refund | Host::Settle);
-        Ok(Self { request, anchored: options.anchored, skips_ended, hold: options.hold.take() })
-    }
-
-    fn forces(&self) -> bool {
-        self.request.force
+        Ok(Self { request, anchored: options.anchored, skips_ended })
     }
 }

@@ -33,7 +33,7 @@ pub struct Gcra;
 
 impl KeyHandler for Gcra {
     fn run(ctx: &mut Context, call: Call<'_>, words: Args<'_>) -> Result<(), Error> {
-        decide(ctx, call, &parse(words)?, Detail::Short)
+        decide(ctx, call, &parse(words)?, None, Detail::Short)
     }
 }
 

@@ -10,7 +10,7 @@ use crate::server::{errors, panics};
 
 /// Every counter with its name.
 fn totals() -> impl Iterator<Item = (String, &'static Total)> {
-    let of_rules = RULES.iter().map(|rule| (rule.grammar.name(), (rule.outcomes)()));
+    let of_rules = RULES.iter().map(|rule| (rule.grammar.name, (rule.outcomes)()));
     let decisions = of_rules.chain([("ALL", &metrics::ALL), ("PEEK", &metrics::PEEK)]).flat_map(|(name, outcomes)| {
         let name = name.to_lowercase();
         [(format!("{name}_allowed"), &outcomes.allowed), (format!("{name}_denied"), &outcomes.denied)]

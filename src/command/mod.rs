@@ -11,6 +11,7 @@ mod fixed;
 #[path = "../../fuzz/words.rs"]
 pub mod fuzzing;
 mod gcra;
+mod grammar;
 #[cfg(feature = "test-hooks")]
 mod hooks;
 mod info;

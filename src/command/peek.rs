@@ -1,12 +1,13 @@
 //! `RL.PEEK key rule [WITHIN ms] [FULL | EACH]`: what a call would reply.
 
-use super::args::{Host, Options};
-use super::rule::{enforced, now};
+use super::args::Options;
+use super::grammar::Host;
+use super::rule::{decide_held, enforced, now};
 use super::rules::AnyRule;
 use super::{KeyHandler, reply};
 use crate::metrics::PEEK;
 use crate::server::{Args, Call, Context, Error, ReadOnly};
-use crate::state::{Budget, State, Stored};
+use crate::state::{Budget, HoldSet, State, Stored, leave_out_ended};
 
 pub struct Peek;
 
@@ -17,12 +18,15 @@ impl KeyHandler for Peek {
         let (now, detail, budget) = (now(), options.detail(), Budget::of_peek());
 
         let mut state = rule.read::<ReadOnly>(ctx, call, now)?;
-        if state.has_ended_holds() {
-            rule.leave_out_ended(&mut state, ctx, call, &budget)?;
+        let mut holds = None;
+        if let Some(hold) = &options.hold {
+            let holds = holds.insert(HoldSet::of_request(ctx, call, hold, &rule, now)?);
+            leave_out_ended(&rule, &mut state, holds, ctx, call, &budget)?;
         }
-        let decision = state.decide(detail, true, &budget)?;
+        let decision = decide_held(&state, holds.as_ref(), detail, true, &budget)?;
         if decision.counted {
             state.check_room(&decision)?;
+            holds.as_ref().map_or(Ok(()), HoldSet::check_room)?;
         }
 
         PEEK.count(decision.allowed());

@@ -1,7 +1,8 @@
 //! `RL.REFUND key rule [AT ms]`: takes back units that a call has counted.
 
 use super::KeyHandler;
-use super::args::{Host, Options};
+use super::args::Options;
+use super::grammar::Host;
 use super::rule::now;
 use super::rules::AnyRule;
 use crate::metrics::REFUND;
@@ -16,9 +17,8 @@ impl KeyHandler for Refund {
         let rule = AnyRule::parse(&mut words, Host::Refund, &mut options)?;
         let now = now();
 
-        let state = rule.read::<Writable>(ctx, call, now)?;
-        let (refund, plan) = state.refund(options.at, &Budget::new())?;
-        plan.apply(state.into_keys()).publish(ctx, call.key);
+        let (refund, plan) = rule.read::<Writable>(ctx, call, now)?.refund(options.at, &Budget::new())?;
+        plan.apply().publish(ctx, call.key);
 
         REFUND.add(1);
         ctx.reply_integers([refund.units, refund.count, refund.ttl]);

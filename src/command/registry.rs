@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 
 use super::all::All;
-use super::args::Grammar;
+use super::grammar::Grammar;
 use super::peek::Peek;
 use super::refund::Refund;
 use super::release::Release;

@@ -12,7 +12,7 @@ impl KeyHandler for Release {
     fn run(ctx: &mut Context, call: Call<'_>, holders: Args<'_>) -> Result<(), Error> {
         let leases = LeaseSet::read(ctx, call.key, now().time())?;
         let (released, plan) = leases.release(holders, &Budget::new());
-        plan.apply(leases.into_keys()).publish(ctx, call.key);
+        plan.apply().publish(ctx, call.key);
         RELEASED.add(released as u64);
         ctx.reply_integer(released as i64);
         Ok(())

@@ -13,13 +13,13 @@ impl KeyHandler for Reset {
         let (windows, ends, held) = args::windows(words)?;
         let now = now();
         let of_windows = windows.iter().flat_map(|&window| Fixed::suffixes(window, now));
-        let (plan, keys) = state::reset(
+        let plan = state::reset(
             ctx,
             call,
             of_windows.chain(ends.into_iter().map(Suffix::End)).chain(held.then_some(Suffix::Held)),
         )?;
-        let removed = keys.len();
-        plan.apply(keys).publish(ctx, call.key);
+        let removed = plan.keys();
+        plan.apply().publish(ctx, call.key);
         metrics::RESET.add(removed as u64);
         ctx.reply_integer(removed as i64);
         Ok(())

@@ -3,31 +3,21 @@
 //! Parse, read, decide, apply, publish, reply: this is the path of a request. RL.PEEK takes it as far as the decision,
 //! RL.REFUND refunds instead of deciding, and RL.ALL takes it with several rules side by side.
 
-use std::marker::PhantomData;
-
 use super::KeyHandler;
-use super::args::{Grammar, Host, Options};
+use super::args::Options;
+use super::grammar::{Host, Syntax};
 use super::reply;
-use super::rules::Counts;
-use super::top::denied;
 use crate::config;
 use crate::limit::{Decision, Detail, Micros};
-use crate::metrics::PEEK;
-use crate::server::{Args, Call, Command, Context, Error, Writable, unix_micros};
-use crate::state::{Budget, DAMAGED, State, Stored};
+use crate::metrics::{Outcomes, PEEK, TOP};
+use crate::server::{Args, Call, Command, Context, Error, EventClass, Mode, Str, Writable, unix_micros};
+use crate::state::{Budget, DAMAGED, Hold, HoldSet, State, Stored, find_ended, give_back};
 
 /// A rule: its words, its state, its decision, and whatever else the commands need to know of it.
 ///
 /// The list of rules is in [`super::rules`], from which their commands are registered. How it reads its keys and decides is in
 /// [`crate::state`].
-pub trait Rule: Stored + Sized {
-    /// The one declaration of its words: the name that begins it in RL.PEEK, RL.REFUND and RL.ALL, what its own command takes
-    /// behind the key, and in the last brackets what that takes about the reply. The parser, the lines of errors, COMMAND DOCS and
-    /// the functions in Lua go by it.
-    const SYNTAX: &'static str;
-
-    const GRAMMAR: Grammar = Grammar(Self::SYNTAX);
-
+pub trait Rule: Stored + Syntax {
     /// The command that decides by it.
     const COMMAND: Command;
 
@@ -40,10 +30,8 @@ pub trait Rule: Stored + Sized {
     /// Reads its words, and the options after them.
     fn parse(words: &mut Args<'_>, host: Host, options: &mut Options) -> Result<Self, Error>;
 
-    /// Whether a request is counted even if it does not fit.
-    fn forces(&self) -> bool {
-        false
-    }
+    /// What its command has allowed and denied, for INFO.
+    fn outcomes() -> &'static Outcomes;
 
     /// Whether a request takes no unit, and is counted as a peek.
     fn is_check(&self) -> bool {
@@ -61,39 +49,36 @@ pub trait Rule: Stored + Sized {
 }
 
 /// The command of a rule.
-pub struct Decide<R>(PhantomData<R>);
-
-impl<R: Rule + Counts> KeyHandler for Decide<R> {
+impl<R: Rule> KeyHandler for R {
     fn run(ctx: &mut Context, call: Call<'_>, mut words: Args<'_>) -> Result<(), Error> {
         let mut options = Options::default();
-        let rule = R::parse(&mut words, Host::Own, &mut options)?;
-        decide(ctx, call, &rule, options.detail())
+        let rule = R::parse(&mut words, Host::Named, &mut options)?;
+        decide(ctx, call, &rule, options.hold.as_ref(), options.detail())
     }
 }
 
 /// Decides by a rule about a key, and replies.
-pub fn decide<R: Rule + Counts>(ctx: &mut Context, call: Call<'_>, rule: &R, detail: Detail) -> Result<(), Error> {
-    let (now, budget) = (now(), Budget::new());
-
-    let mut state = rule.read::<Writable>(ctx, call, now)?;
-    if state.has_ended_holds() {
-        // A log that is damaged refuses the call before anything is given back.
-        if let Err(error) = state.decide(detail, false, &Budget::new())
-            && error == DAMAGED
-        {
-            return Err(error);
+pub fn decide<R: Rule>(
+    ctx: &mut Context,
+    call: Call<'_>,
+    rule: &R,
+    hold: Option<&Hold>,
+    detail: Detail,
+) -> Result<(), Error> {
+    let now = now();
+    let decision = if let Some(hold) = hold {
+        count_held(ctx, call, rule, hold, detail, now)?
+    } else {
+        let budget = Budget::new();
+        let state = rule.read::<Writable>(ctx, call, now)?;
+        let decision = state.decide(detail, true, &budget)?;
+        let plan = state.plan(&decision, &budget)?;
+        match plan.is_empty() {
+            true => drop(plan),
+            false => plan.apply().publish(ctx, call.key),
         }
-        drop(state);
-        let ended = rule.ended(ctx, call, now, &budget)?;
-        rule.give_back(ended, ctx, call, now, &budget)?;
-        state = rule.read(ctx, call, now)?;
-    }
-    let decision = state.decide(detail, true, &budget)?;
-    let plan = state.plan(&decision, &budget)?;
-    match plan.is_empty() {
-        true => drop(state),
-        false => plan.apply(state.into_keys()).publish(ctx, call.key),
-    }
+        decision
+    };
 
     if rule.is_check() {
         PEEK.count(decision.allowed());
@@ -105,6 +90,65 @@ pub fn decide<R: Rule + Counts>(ctx: &mut Context, call: Call<'_>, rule: &R, det
     }
     reply::decision(ctx, &enforced(decision), detail, now, R::reply_short);
     Ok(())
+}
+
+/// Decides on a request with a hold, and counts it, unless it was counted before.
+fn count_held<R: Rule>(
+    ctx: &mut Context,
+    call: Call<'_>,
+    rule: &R,
+    hold: &Hold,
+    detail: Detail,
+    now: Micros,
+) -> Result<Decision, Error> {
+    let budget = Budget::new();
+    let mut state = rule.read::<Writable>(ctx, call, now)?;
+    let mut holds = HoldSet::of_request(ctx, call, hold, rule, now)?;
+    if holds.has_ended() {
+        check_undamaged(&state, detail)?;
+        drop((state, holds));
+        let ended = find_ended(rule, hold, ctx, call, now, &budget)?;
+        give_back(rule, ended, ctx, call, now, &budget)?;
+        state = rule.read(ctx, call, now)?;
+        holds = HoldSet::of_request(ctx, call, hold, rule, now)?;
+    }
+    let decision = decide_held(&state, Some(&holds), detail, true, &budget)?;
+    let mut plan = state.plan(&decision, &budget)?;
+    if let Some(kept) = holds.keep(rule, decision.counted)? {
+        plan.push(kept);
+    }
+    plan.apply().publish(ctx, call.key);
+    Ok(decision)
+}
+
+/// Decides on a request. One that its holder has counted before is allowed, and counts nothing again.
+pub fn decide_held<'a, M: Mode>(
+    state: &impl State<'a, M>,
+    holds: Option<&HoldSet<'_, M>>,
+    detail: Detail,
+    may_count: bool,
+    budget: &Budget,
+) -> Result<Decision, Error> {
+    match holds {
+        Some(holds) if holds.is_known() => state.decide(detail, false, budget).map(Decision::let_through),
+        _ => state.decide(detail, may_count, budget),
+    }
+}
+
+/// Refuses a log that is damaged before anything is given back.
+pub fn check_undamaged<'a, M: Mode>(state: &impl State<'a, M>, detail: Detail) -> Result<(), Error> {
+    match state.decide(detail, false, &Budget::new()) {
+        Err(error) if error == DAMAGED => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Counts and announces a denied request.
+pub fn denied(ctx: &mut Context, key: Str<'_>) {
+    if config::counts_denied_keys() {
+        TOP.count(key.as_bytes());
+    }
+    ctx.notify(EventClass::Module, c"rl.denied", key);
 }
 
 /// The decision as it is replied: where limits are not enforced, every request is let through.

@@ -1,16 +1,26 @@
 //! `RL.SLIDING`: an exact sliding window.
 
-use super::args::{self, Host, Options};
-use super::rule::{Decide, Rule};
+use super::args::{self, Options};
+use super::grammar::Word::{Cost, Each, Force, Full, Hold, Within};
+use super::grammar::{Grammar, Host, Syntax};
+use super::rule::Rule;
 use crate::config;
+use crate::metrics::Outcomes;
 use crate::server::{Access, Args, Command, EntryPoint, Error, Keys};
 use crate::state::Sliding;
 
+impl Syntax for Sliding {
+    const GRAMMAR: Grammar = Grammar {
+        name: "SLIDING",
+        words: "windowSec limit [windowSec limit ...]",
+        options: &[&[Cost], &[Hold, Within], &[Force], &[Full, Each]],
+    };
+}
+
 impl Rule for Sliding {
-    const SYNTAX: &'static str = "SLIDING windowSec limit [windowSec limit ...] [COST n] [HOLD holder leaseSec | WITHIN ms] [FORCE] [FULL | EACH]";
     const COMMAND: Command = Command {
         name: c"rl.sliding",
-        entry: EntryPoint::to::<Decide<Self>>(),
+        entry: EntryPoint::to::<Self>(),
         flags: c"write deny-oom fast",
         access: Access::ReadAndUpdate,
         keys: Keys::First,
@@ -20,6 +30,11 @@ impl Rule for Sliding {
         since: c"0.1.0",
     };
 
+    fn outcomes() -> &'static Outcomes {
+        static OUTCOMES: Outcomes = Outcomes::new();
+        &OUTCOMES
+    }
+
     fn parse(words: &mut Args<'_>, host: Host, options: &mut Options) -> Result<Self, Error> {
         let request = args::quotas_and_options::<Self>(words, host, options)?;
         if request.quotas.last().end.is_some() {
@@ -27,10 +42,6 @@ impl Rule for Sliding {
         }
         // What is settled is a cost, also without that word.
         let has_cost = options.cost.is_some() || host == Host::Settle;
-        Ok(Self { request, storage: config::sliding_storage(has_cost), hold: options.hold.take() })
-    }
-
-    fn forces(&self) -> bool {
-        self.request.force
+        Ok(Self { request, storage: config::sliding_storage(has_cost) })
     }
 }

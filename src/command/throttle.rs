@@ -3,11 +3,13 @@
 use std::ffi::CStr;
 
 use super::KeyHandler;
-use super::args::{self, Host, Options, is_number, within};
-use super::rule::{Decide, Rule, decide};
-use super::rules::bad_words;
+use super::args::{self, Options, is_number, within};
+use super::grammar::Word::{Full, Within};
+use super::grammar::{Grammar, Host, Syntax};
+use super::rule::{Rule, decide};
 use crate::limit::throttle::{BadRate, Quantity, Rate};
 use crate::limit::{Decision, Limit, Retry, Window, seconds};
+use crate::metrics::Outcomes;
 use crate::server::{Access, Args, Call, Command, Context, EntryPoint, Error, Keys};
 use crate::state::Throttle;
 
@@ -21,10 +23,19 @@ const TOO_LONG: Error =
 
 pub const LARGEST_BURST: i64 = Limit::MAX - 1;
 
+impl Syntax for Throttle {
+    const GRAMMAR: Grammar =
+        Grammar { name: "THROTTLE", words: "max_burst count period [quantity]", options: &[&[Within], &[Full]] };
+}
+
 impl Rule for Throttle {
-    const SYNTAX: &'static str = "THROTTLE max_burst count period [quantity] [WITHIN ms] [FULL]";
-    const COMMAND: Command = command(c"rl.throttle", EntryPoint::to::<Decide<Self>>());
+    const COMMAND: Command = command(c"rl.throttle", EntryPoint::to::<Self>());
     const SERVER_MAY_HAVE_IT: bool = true;
+
+    fn outcomes() -> &'static Outcomes {
+        static OUTCOMES: Outcomes = Outcomes::new();
+        &OUTCOMES
+    }
 
     fn parse(words: &mut Args<'_>, host: Host, options: &mut Options) -> Result<Self, Error> {
         let (Some(max_burst), Some(count), Some(period)) = (words.next(), words.next(), words.next()) else {
@@ -78,9 +89,9 @@ const BAD_CL_THROTTLE: Error = Error::Line(c"ERR syntax error: expected max_burs
 impl KeyHandler for ClThrottle {
     fn run(ctx: &mut Context, call: Call<'_>, mut words: Args<'_>) -> Result<(), Error> {
         let mut options = Options::default();
-        match Throttle::parse(&mut words, Host::Own, &mut options) {
-            Ok(rule) if options.within.is_none() => decide(ctx, call, &rule, options.detail()),
-            Err(error) if error != bad_words(Throttle::GRAMMAR, Host::Own) => Err(error),
+        match Throttle::parse(&mut words, Host::Named, &mut options) {
+            Ok(rule) if options.within.is_none() => decide(ctx, call, &rule, None, options.detail()),
+            Err(error) if error != Throttle::GRAMMAR.error(Host::Named) => Err(error),
             _ => Err(BAD_CL_THROTTLE),
         }
     }

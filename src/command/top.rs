@@ -3,7 +3,7 @@
 use super::args::{is, within};
 use crate::config;
 use crate::metrics::TOP;
-use crate::server::{Args, Context, Error, EventClass, Handler, Str};
+use crate::server::{Args, Context, Error, Handler};
 use crate::sketch::{COUNTERS, Counted};
 
 const BAD_COUNT: Error = Error::Line(c"ERR COUNT must be an integer from 1 to 128");
@@ -14,14 +14,6 @@ const _: () = assert!(COUNTERS == 128, "BAD_COUNT says how many there are");
 
 /// How many keys are shown without COUNT.
 const DEFAULT_COUNT: usize = 10;
-
-/// Counts and announces a denied request.
-pub fn denied(ctx: &mut Context, key: Str<'_>) {
-    if config::counts_denied_keys() {
-        TOP.count(key.as_bytes());
-    }
-    ctx.notify(EventClass::Module, c"rl.denied", key);
-}
 
 pub struct Top;
 

@@ -35,12 +35,12 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// The counter once a request of this cost is counted. It keeps its expiry unless it is 0, when a window begins. A
-    /// counter without an expiry gets one: it would never end.
-    pub fn after(&self, cost: Cost, now: Time) -> Result<Self, Overflow> {
-        let value = self.value.checked_add(cost.units()).ok_or(Overflow)?;
+    /// The counter once a request of this cost is counted, which [`decide`] refuses if it would overflow. It keeps its expiry unless
+    /// it is 0, when a window begins. A counter without an expiry gets one: it would never end.
+    pub fn after(&self, cost: Cost, now: Time) -> Self {
         let kept = self.expiry.filter(|_| self.value != 0);
-        Ok(Self { value, expiry: Some(kept.unwrap_or(self.new_expiry(now))), ..*self })
+        let value = self.value.saturating_add(cost.units());
+        Self { value, expiry: Some(kept.unwrap_or(self.new_expiry(now))), ..*self }
     }
 
     /// The expiry of a counter that begins now.
@@ -169,12 +169,12 @@ pub fn decide(
     if counted && highest.checked_add(cost.units()).is_none() {
         return Err(Overflow);
     }
-    let after = |counter: Counter| if counted { counter.after(cost, now) } else { Ok(counter) };
+    let after = |counter: Counter| if counted { counter.after(cost, now) } else { counter };
     let mut retry = binding.retry;
     let mut each = Vec::new();
     if detail == Detail::Each || (several && counted && !allowed) {
         for counter in iter::once(first).chain(others) {
-            let after = after(counter)?;
+            let after = after(counter);
             if counted && !allowed {
                 retry = retry.max(after.verdict(cost, now).retry); // A forced request is counted in all of them.
             }
@@ -187,7 +187,7 @@ pub fn decide(
             }
         }
     }
-    let after = after(before)?;
+    let after = after(before);
     let status = after.status(retry, detail, now);
     Ok(Decision { status, count: after.value, ttl: after.ttl(now), each, counted, turn: None })
 }

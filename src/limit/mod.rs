@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 pub mod fixed;
+pub mod hold;
 pub mod lease;
 pub mod sliding;
 pub mod throttle;

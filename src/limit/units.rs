@@ -244,6 +244,11 @@ impl Cost {
         self.0
     }
 
+    /// The units by which it is more than another.
+    pub fn beyond(self, other: Self) -> Self {
+        Self((self.0 - other.0).max(0))
+    }
+
     /// The units that have to be free for the request to fit. A check needs one.
     pub fn needed(self) -> i64 {
         self.0.max(1)

@@ -30,7 +30,7 @@ pub enum Suffix {
     Length(Window),
     /// The time at which its window ends.
     End(Time),
-    /// Not a counter: the holds of the key, see [`super::held`].
+    /// Not a counter: the holds of the key, see [`super::hold`].
     Held,
 }
 
@@ -54,17 +54,19 @@ impl Suffix {
     }
 }
 
+/// Those of one rule, usually one.
+pub type Suffixes = SmallVec<[Suffix; 1]>;
+
 /// The counters of a rule at a key, before they have names.
 pub struct CounterSet<'a> {
     /// The key, without the braces that make no difference to the names.
     pub key: &'a [u8],
-    /// Usually one.
-    suffixes: SmallVec<[Suffix; 1]>,
+    suffixes: Suffixes,
 }
 
 impl<'a> CounterSet<'a> {
-    pub fn new(key: &'a [u8], suffixes: impl Iterator<Item = Suffix>) -> Self {
-        Self { key: without_braces(key), suffixes: suffixes.collect() }
+    pub fn new(key: &'a [u8], suffixes: Suffixes) -> Self {
+        Self { key: without_braces(key), suffixes }
     }
 
     /// Whether two rules at one key have a counter in common.

@@ -2,12 +2,9 @@
 
 use std::iter;
 
-use smallvec::SmallVec;
-
-use super::counter_name::{CounterSet, Suffix, check_missing, counter_name};
-use super::held::{self, Ended, Hold, Holdable, Holding, Note};
+use super::counter_name::{Suffix, Suffixes, check_missing, counter_name};
 use super::plan::{Change, Changes, OpenKey};
-use super::{Budget, OpenKeys, Plan, State, Stored, read_integer};
+use super::{Budget, Plan, State, Stored, read_integer};
 use crate::limit::fixed::{self, Counter, Overflow};
 use crate::limit::{Cost, Decision, Detail, Micros, Quota, Refund, Request, Time, Window};
 use crate::server::{Call, Context, Error, Key, Kind, Mode, ReadOnly};
@@ -29,128 +26,81 @@ pub struct Fixed {
     pub anchored: bool,
     /// Whether windows that have ended are left alone, as they are when something is taken back. A request is refused.
     pub skips_ended: bool,
-    pub hold: Option<Hold>,
 }
 
 /// The counters of a call, one for each quota, in their order.
 pub struct Counters<'a, M: Mode> {
     rule: &'a Fixed,
     now: Time,
-    first: Found,
-    others: Vec<Found>,
-    /// The keys of the counters that have one.
-    keys: OpenKeys<'a, M>,
+    first: Found<'a, M>,
+    others: Vec<Found<'a, M>>,
 }
 
 /// The counter of a quota as it was read.
-#[derive(Clone, Copy)]
-struct Found {
+struct Found<'a, M: Mode> {
     counter: Counter,
     /// Whether the counter exists. The key of a counter whose window is over may still exist.
     exists: bool,
-    /// Whether it has a key of its own. It has none if a shorter window has the same counter, through which it is read and written, or
-    /// if its window has ended.
-    has_key: bool,
+    /// Its key. It has none if a shorter window has the same counter, through which it is read and written, or if its window has ended.
+    open: Option<OpenKey<'a, M>>,
 }
 
 impl Stored for Fixed {
-    type State<'a, M: Mode> = Holding<'a, Counters<'a, M>, M>;
+    type State<'a, M: Mode> = Counters<'a, M>;
 
     fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Self::State<'a, M>, Error> {
         let time = now.time();
-        let mut keys = OpenKeys::with_capacity(self.request.quotas.len());
-        let first = self.find(ctx, call, self.request.quotas.first(), time, &mut keys)?;
-        let mut others: Vec<Found> = Vec::new();
+        let first = self.find(ctx, call, self.request.quotas.first(), time)?;
+        let mut others: Vec<Found<'a, M>> = Vec::new();
         for quota in self.request.quotas.iter().skip(1) {
-            let shorter = others.last().copied().unwrap_or(first);
-            others.push(if self.suffix(quota, time) == self.suffix(shorter.counter.quota, time) {
-                Found { counter: Counter { quota, ..shorter.counter }, has_key: false, ..shorter }
+            let Found { counter: shorter, exists, .. } = others.last().unwrap_or(&first);
+            others.push(if self.suffix(quota, time) == self.suffix(shorter.quota, time) {
+                Found { counter: Counter { quota, ..*shorter }, exists: *exists, open: None }
             } else {
-                self.find(ctx, call, quota, time, &mut keys)?
+                self.find(ctx, call, quota, time)?
             });
         }
-        Holding::read(self, Counters { rule: self, now: time, first, others, keys }, ctx, call, now)
+        Ok(Counters { rule: self, now: time, first, others })
     }
 
     fn uses_key(&self) -> bool {
         false
     }
 
-    fn counters<'k>(&self, key: &'k [u8], now: Micros) -> Option<CounterSet<'k>> {
-        let suffixes = self.request.quotas.iter().map(|quota| self.suffix(quota, now.time()));
-        Some(CounterSet::new(key, suffixes.chain(self.hold.as_ref().map(|_| Suffix::Held))))
+    fn counters(&self, now: Micros) -> Suffixes {
+        self.request.quotas.iter().map(|quota| self.suffix(quota, now.time())).collect()
     }
 
-    fn ended(&self, ctx: &Context, call: Call<'_>, now: Micros, budget: &Budget) -> Result<Vec<Ended>, Error> {
-        held::ended(self, ctx, call, now, budget)
+    fn request(&self) -> Option<&Request> {
+        Some(&self.request)
     }
 
-    fn give_back(
-        &self,
-        ended: Vec<Ended>,
-        ctx: &mut Context,
-        call: Call<'_>,
-        now: Micros,
-        budget: &Budget,
-    ) -> Result<(), Error> {
-        held::give_back(self, ended, ctx, call, now, budget)
+    fn charging(&self, request: Request) -> Option<Self> {
+        Some(Self { request, anchored: self.anchored, skips_ended: true })
     }
 
-    fn leave_out_ended<'a>(
-        &'a self,
-        state: &mut Self::State<'a, ReadOnly>,
-        ctx: &Context,
-        call: Call<'_>,
-        budget: &Budget,
-    ) -> Result<(), Error> {
-        state.leave_out_ended(self, ctx, call, budget, |counters, rule, at| {
-            counters.leave_out(rule, at);
-            Ok(())
-        })
-    }
-}
-
-impl Holdable for Fixed {
-    fn hold(&self) -> Option<&Hold> {
-        self.hold.as_ref()
-    }
-
-    fn request(&self) -> &Request {
-        &self.request
-    }
-
-    fn charging(&self, cost: Cost, force: bool) -> Self {
-        Self { request: self.request.charging(cost, force), anchored: self.anchored, skips_ended: true, hold: None }
-    }
-
-    /// Of windows whose end is given, those get something back in which the hold was counted.
-    fn giving_back(&self, _ctx: &Context, _call: Call<'_>, note: &Note) -> (Option<Self>, i64) {
-        let quotas = self.request.quotas.filtered(|quota| quota.end.is_none_or(|end| note.ends.contains(&end)));
-        let rule = quotas.zip(Cost::new(note.units)).map(|(quotas, cost)| {
-            let rule = self.charging(cost, false);
-            Self { request: Request { quotas, ..rule.request }, ..rule }
-        });
-        (rule, 1)
+    fn leave_out(&self, state: &mut Counters<'_, ReadOnly>, at: Time) -> Result<(), Error> {
+        state.leave_out(self, at);
+        Ok(())
     }
 }
 
 impl Fixed {
-    /// Reads the counter of a quota. Its key, if it has one, is the next of `keys`.
+    /// Reads the counter of a quota.
     fn find<'a, M: Mode>(
         &self,
         ctx: &'a Context,
         call: Call<'_>,
         quota: Quota,
         now: Time,
-        keys: &mut OpenKeys<'a, M>,
-    ) -> Result<Found, Error> {
+    ) -> Result<Found<'a, M>, Error> {
         if let Some(end) = quota.end {
             if end.since(now) > Window::LONGEST.millis() {
                 return Err(TOO_FAR_AHEAD);
             }
             if end <= now {
                 let counter = Counter { quota, life: quota.window, value: 0, expiry: None, anchored: false };
-                let found = Found { counter, exists: false, has_key: false };
+                let found = Found { counter, exists: false, open: None };
                 return if self.skips_ended { Ok(found) } else { Err(ENDED) };
             }
         }
@@ -169,8 +119,7 @@ impl Fixed {
             _ => (0, None, false),
         };
         let counter = Counter { quota, life, value, expiry, anchored: self.anchored };
-        keys.push(OpenKey { key, name: Some(name) });
-        Ok(Found { counter, exists, has_key: true })
+        Ok(Found { counter, exists, open: Some(OpenKey { key, name: Some(name) }) })
     }
 
     fn suffix(&self, quota: Quota, now: Time) -> Suffix {
@@ -183,7 +132,7 @@ impl Fixed {
     }
 }
 
-impl<M: Mode> Counters<'_, M> {
+impl<'a, M: Mode> Counters<'a, M> {
     fn others(&self) -> impl Iterator<Item = Counter> + Clone + '_ {
         self.others.iter().map(|found| found.counter)
     }
@@ -191,8 +140,8 @@ impl<M: Mode> Counters<'_, M> {
     /// Leaves out what another rule, which has some of the quotas, would take back.
     fn leave_out(&mut self, rule: &Fixed, at: Time) {
         let mut shorter = 0;
-        for Found { counter, has_key, .. } in iter::once(&mut self.first).chain(&mut self.others) {
-            if !*has_key {
+        for Found { counter, open, .. } in iter::once(&mut self.first).chain(&mut self.others) {
+            if open.is_none() {
                 counter.value = shorter;
             } else if rule.request.quotas.iter().any(|quota| quota == counter.quota) {
                 let units = counter.refundable(rule.request.cost, Some(at), self.now);
@@ -202,9 +151,10 @@ impl<M: Mode> Counters<'_, M> {
         }
     }
 
-    /// The counters in the order of their keys.
-    fn stored(&self) -> impl Iterator<Item = Found> + '_ {
-        iter::once(self.first).chain(self.others.iter().copied()).filter(|found| found.has_key)
+    /// What changes at each counter that has a key.
+    fn plan_each<C: IntoIterator<Item = Change>>(self, change: impl Fn(&Found<'a, M>) -> C) -> Plan<'a, M> {
+        let all = iter::once(self.first).chain(self.others);
+        all.filter_map(|mut found| found.open.take().map(|open| (open, change(&found).into_iter().collect()))).collect()
     }
 }
 
@@ -213,36 +163,30 @@ impl<'a, M: Mode> State<'a, M> for Counters<'a, M> {
         Ok(fixed::decide(self.first.counter, self.others(), &self.rule.request, detail, may_count, self.now)?)
     }
 
-    fn plan(&self, decision: &Decision, _budget: &Budget) -> Result<Plan, Error> {
+    fn plan(self, decision: &Decision, _budget: &Budget) -> Result<Plan<'a, M>, Error> {
         if !decision.counted {
             return Ok(self.set_missing_expiry());
         }
-        let mut plan = Plan { keys: SmallVec::with_capacity(self.keys.len()) };
-        for found in self.stored() {
-            plan.keys.push(found.count(self.rule.request.cost, self.now)?);
-        }
-        Ok(plan)
+        let (cost, now) = (self.rule.request.cost, self.now);
+        Ok(self.plan_each(|found| found.count(cost, now)))
     }
 
-    fn set_missing_expiry(&self) -> Plan {
-        Plan::for_keys(self.stored().map(|found| found.set_missing_expiry(self.now).into_iter().collect()))
+    fn set_missing_expiry(self) -> Plan<'a, M> {
+        let now = self.now;
+        self.plan_each(|found| found.set_missing_expiry(now))
     }
 
-    fn refund(&self, at: Option<Time>, _budget: &Budget) -> Result<(Refund, Plan), Error> {
+    fn refund(self, at: Option<Time>, _budget: &Budget) -> Result<(Refund, Plan<'a, M>), Error> {
         let request = &self.rule.request;
         let refund = fixed::refund(self.first.counter, self.others(), request, at, self.now);
-        let give_back = |found: Found| found.give_back(request.cost, at, self.now).into_iter().collect();
-        Ok((refund, Plan::for_keys(self.stored().map(give_back))))
-    }
-
-    fn into_keys(self) -> OpenKeys<'a, M> {
-        self.keys
+        let (cost, now) = (request.cost, self.now);
+        Ok((refund, self.plan_each(|found| found.give_back(cost, at, now))))
     }
 }
 
-impl Found {
-    fn count(self, cost: Cost, now: Time) -> Result<Changes, Error> {
-        let Counter { value, expiry, .. } = self.counter.after(cost, now)?;
+impl<M: Mode> Found<'_, M> {
+    fn count(&self, cost: Cost, now: Time) -> Changes {
+        let Counter { value, expiry, .. } = self.counter.after(cost, now);
         let mut changes = Changes::new();
         if self.exists {
             changes.push(Change::IncrBy { by: cost.units(), value });
@@ -252,16 +196,16 @@ impl Found {
         } else {
             changes.push(Change::set_integer(value, self.counter.new_expiry(now), c"incrby"));
         }
-        Ok(changes)
+        changes
     }
 
     /// A counter without an expiry would never end.
-    fn set_missing_expiry(self, now: Time) -> Option<Change> {
+    fn set_missing_expiry(&self, now: Time) -> Option<Change> {
         let Self { counter, exists, .. } = self;
-        (exists && counter.expiry.is_none()).then(|| Change::PexpireAt(counter.new_expiry(now)))
+        (*exists && counter.expiry.is_none()).then(|| Change::PexpireAt(counter.new_expiry(now)))
     }
 
-    fn give_back(self, cost: Cost, at: Option<Time>, now: Time) -> Option<Change> {
+    fn give_back(&self, cost: Cost, at: Option<Time>, now: Time) -> Option<Change> {
         let units = self.counter.refundable(cost, at, now);
         let value = self.counter.value.saturating_sub(units);
         (units > 0).then_some(Change::IncrBy { by: units.saturating_neg(), value })

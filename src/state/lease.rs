@@ -9,7 +9,7 @@ use smallvec::smallvec;
 
 use super::plan::{Change, Changes, OpenKey};
 use super::stale::{self, Bounds, Stale, score};
-use super::{Budget, OpenKeys, Plan, State, Stored, WRONG_TYPE};
+use super::{Budget, Plan, State, Stored, WRONG_TYPE};
 use crate::limit::lease::{self, End, Leases};
 use crate::limit::{Decision, Detail, Limit, Micros, Refund, Time, Window};
 use crate::server::{Args, Call, Context, Error, Key, Kind, Mode, OwnedStr, ScoreRange, Str};
@@ -40,7 +40,7 @@ impl<'a, M: Mode> LeaseSet<'a, M> {
     }
 
     /// Releases the leases of these holders. Returns how many of them have one.
-    pub fn release(&self, holders: Args<'_>, budget: &Budget) -> (usize, Plan) {
+    pub fn release(self, holders: Args<'_>, budget: &Budget) -> (usize, Plan<'a, M>) {
         let mut members: Vec<_> = holders.filter(|&holder| self.end_for(holder).is_some()).map(Str::retain).collect();
         members.sort_unstable_by(|one, other| one.as_str().as_bytes().cmp(other.as_str().as_bytes()));
         members.dedup_by(|one, other| one.as_str().as_bytes() == other.as_str().as_bytes());
@@ -50,14 +50,10 @@ impl<'a, M: Mode> LeaseSet<'a, M> {
         }
         // The last lease takes the key with it, however many have ended.
         if self.stale.is_some() && released as i64 == self.held {
-            return (released, Plan::of([Change::Unlink]));
+            return (released, Plan::of(self.open, iter::once(Change::Unlink).collect()));
         }
         let expire = self.expire(&members, None);
         (released, self.plan(iter::once(Change::Zrem(members)).chain(expire).collect(), budget))
-    }
-
-    pub fn into_keys(self) -> OpenKeys<'a, M> {
-        OpenKeys::from_buf([self.open])
     }
 
     /// When the lease of a holder ends. `None` if it has ended, or if the holder has no lease.
@@ -73,12 +69,12 @@ impl<'a, M: Mode> LeaseSet<'a, M> {
     ///
     /// What goes by rank is removed once the other changes are done, and replicas do it then, too: one of the leases that have
     /// ended may be the holder's, and get a new score.
-    fn plan(&self, mut changes: Changes, budget: &Budget) -> Plan {
+    fn plan(self, mut changes: Changes, budget: &Budget) -> Plan<'a, M> {
         if let Some(stale) = self.stale.as_ref().filter(|stale| budget.remove(stale.removable())) {
             let place = if stale.goes_by_rank() { changes.len() } else { 0 };
             changes.insert(place, Change::Prune(Rc::clone(stale)));
         }
-        changes.into()
+        Plan::of(self.open, changes)
     }
 
     /// Makes the key expire with its last lease, once the leases of these holders, in order, have gone, or have got another end.
@@ -162,7 +158,7 @@ impl<'a, M: Mode> State<'a, M> for LeaseRequest<'a, M> {
         Ok(lease::decide(self, self.rule.limit, self.rule.lease, detail, may_count, self.leases.now))
     }
 
-    fn plan(&self, decision: &Decision, budget: &Budget) -> Result<Plan, Error> {
+    fn plan(self, decision: &Decision, budget: &Budget) -> Result<Plan<'a, M>, Error> {
         // A lease that already ends at that time stays as it is.
         let end = Some(self.leases.now.plus(self.rule.lease));
         let end = end.filter(|&end| decision.counted && self.own != Some(End::At(end)));
@@ -179,16 +175,13 @@ impl<'a, M: Mode> State<'a, M> for LeaseRequest<'a, M> {
         Ok(self.leases.plan(changes, budget))
     }
 
-    fn set_missing_expiry(&self) -> Plan {
-        Plan::of(self.leases.lacks_expiry().then(|| self.leases.expire(&[], None)).flatten())
+    fn set_missing_expiry(self) -> Plan<'a, M> {
+        let expire = self.leases.lacks_expiry().then(|| self.leases.expire(&[], None)).flatten();
+        Plan::of(self.leases.open, expire.into_iter().collect())
     }
 
     /// Leases are released, not refunded: the grammar does not take this rule in a refund.
-    fn refund(&self, _at: Option<Time>, _budget: &Budget) -> Result<(Refund, Plan), Error> {
+    fn refund(self, _at: Option<Time>, _budget: &Budget) -> Result<(Refund, Plan<'a, M>), Error> {
         Err(Error::WrongArity)
-    }
-
-    fn into_keys(self) -> OpenKeys<'a, M> {
-        self.leases.into_keys()
     }
 }

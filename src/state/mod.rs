@@ -10,7 +10,7 @@ mod budget;
 pub mod compact;
 mod counter_name;
 mod fixed;
-mod held;
+mod hold;
 mod lease;
 mod plan;
 mod reset;
@@ -19,11 +19,11 @@ mod stale;
 mod throttle;
 
 pub use budget::Budget;
-pub use counter_name::{CounterSet, Suffix, counted_key};
+pub use counter_name::{CounterSet, Suffix, Suffixes, counted_key};
 pub use fixed::Fixed;
-pub use held::{Ended, Hold, Holdable, Settlement, settle};
+pub use hold::{Hold, HoldSet, find_ended, give_back, leave_out_ended};
 pub use lease::{Lease, LeaseSet};
-pub use plan::{OpenKeys, Plan};
+pub use plan::{Applied, Plan};
 pub use reset::reset;
 pub use sliding::{DAMAGED, Log, Sliding, Storage};
 pub use throttle::Throttle;
@@ -31,11 +31,11 @@ pub use throttle::Throttle;
 use std::convert::Infallible;
 
 use self::sliding::TOO_MANY_MEMBERS;
-use crate::limit::{Decision, Detail, Micros, Refund, Time};
+use crate::limit::{Cost, Decision, Detail, Micros, Refund, Request, Time};
 use crate::server::{Call, Context, Error, Key, Kind, Mode, ReadOnly, parse_i64};
 
 /// A rule whose keys can be read.
-pub trait Stored {
+pub trait Stored: Sized {
     /// What it has read of its keys.
     type State<'a, M: Mode>: State<'a, M>
     where
@@ -49,29 +49,28 @@ pub trait Stored {
         true
     }
 
-    /// The other keys that it uses, if there are any: counters, holds.
-    fn counters<'k>(&self, _key: &'k [u8], _now: Micros) -> Option<CounterSet<'k>> {
+    /// The counters that it uses at a key, if there are any.
+    fn counters(&self, _now: Micros) -> Suffixes {
+        Suffixes::new()
+    }
+
+    /// The request that it is about, if it is one that can be held.
+    fn request(&self) -> Option<&Request> {
         None
     }
 
-    /// What is held at its key and has ended by itself, as far as the budget goes. Refuses what could not be given back.
-    fn ended(&self, _: &Context, _: Call<'_>, _now: Micros, _: &Budget) -> Result<Vec<Ended>, Error> {
-        Ok(Vec::new())
+    /// The same rule for another request, which settles a held one or gives it back.
+    fn charging(&self, _request: Request) -> Option<Self> {
+        None
     }
 
-    /// Gives it back.
-    fn give_back(&self, _: Vec<Ended>, _: &mut Context, _: Call<'_>, _now: Micros, _: &Budget) -> Result<(), Error> {
-        Ok(())
+    /// How many units of a hold can be given back at once, and what that takes of the work of a call.
+    fn givable(&self, units: Cost, _ctx: &Context, _call: Call<'_>) -> (Cost, i64) {
+        (units, 1)
     }
 
-    /// Leaves it out of what was read instead, for RL.PEEK.
-    fn leave_out_ended<'a>(
-        &'a self,
-        _: &mut Self::State<'a, ReadOnly>,
-        _: &Context,
-        _: Call<'_>,
-        _: &Budget,
-    ) -> Result<(), Error> {
+    /// Leaves out of what another rule has read what a refund by this one with that time would take back, for RL.PEEK.
+    fn leave_out(&self, _state: &mut Self::State<'_, ReadOnly>, _at: Time) -> Result<(), Error> {
         Ok(())
     }
 }
@@ -82,7 +81,7 @@ pub trait State<'a, M: Mode>: Sized {
     fn decide(&self, detail: Detail, may_count: bool, budget: &Budget) -> Result<Decision, Error>;
 
     /// What a request changes that was decided on. Everything else that can refuse it does so here.
-    fn plan(&self, decision: &Decision, budget: &Budget) -> Result<Plan, Error>;
+    fn plan(self, decision: &Decision, budget: &Budget) -> Result<Plan<'a, M>, Error>;
 
     /// Refuses a request to be counted where a plan would, for RL.PEEK, which needs none.
     fn check_room(&self, _decision: &Decision) -> Result<(), Error> {
@@ -95,23 +94,10 @@ pub trait State<'a, M: Mode>: Sized {
     }
 
     /// For a request that RL.ALL denies, of which nothing else is written.
-    fn set_missing_expiry(&self) -> Plan;
+    fn set_missing_expiry(self) -> Plan<'a, M>;
 
     /// Takes back the units of a request that was made now, or at a time.
-    fn refund(&self, at: Option<Time>, budget: &Budget) -> Result<(Refund, Plan), Error>;
-
-    /// Whether its holder has a hold already. `None` if the request is not held.
-    fn finds_hold(&self) -> Option<bool> {
-        None
-    }
-
-    /// Whether something is held at its key that has ended by itself, and has to be given back first.
-    fn has_ended_holds(&self) -> bool {
-        false
-    }
-
-    /// The open keys, in the order of the plan.
-    fn into_keys(self) -> OpenKeys<'a, M>;
+    fn refund(self, at: Option<Time>, budget: &Budget) -> Result<(Refund, Plan<'a, M>), Error>;
 }
 
 /// The server's own line for a key of another type.

@@ -61,12 +61,6 @@ impl Change {
 /// The changes of a key, in their order. Most calls make one or two, which need no allocation.
 pub type Changes = SmallVec<[Change; 2]>;
 
-/// What a call changes at each of its keys, in the order in which they are open.
-#[derive(Default)]
-pub struct Plan {
-    pub keys: SmallVec<[Changes; 1]>,
-}
-
 /// An open key.
 pub struct OpenKey<'a, M: Mode> {
     pub key: Key<'a, M>,
@@ -74,46 +68,57 @@ pub struct OpenKey<'a, M: Mode> {
     pub name: Option<OwnedStr>,
 }
 
-/// The open keys of a call.
-pub type OpenKeys<'a, M> = SmallVec<[OpenKey<'a, M>; 1]>;
+/// What a call changes at each of its keys, which stay open until that is applied.
+pub struct Plan<'a, M: Mode>(SmallVec<[(OpenKey<'a, M>, Changes); 1]>);
 
-impl Plan {
+impl<'a, M: Mode> Plan<'a, M> {
     /// A plan for the only key.
-    pub fn of(changes: impl IntoIterator<Item = Change>) -> Self {
-        changes.into_iter().collect::<Changes>().into()
+    pub fn of(open: OpenKey<'a, M>, changes: Changes) -> Self {
+        Self(SmallVec::from_buf([(open, changes)]))
     }
 
-    /// A plan for several keys.
-    pub fn for_keys(keys: impl Iterator<Item = Changes>) -> Self {
-        Self { keys: keys.collect() }
+    /// Adds a key, and what changes there.
+    pub fn push(&mut self, (open, changes): (OpenKey<'a, M>, Changes)) {
+        self.0.push((open, changes));
+    }
+
+    /// How many keys it is about.
+    pub fn keys(&self) -> usize {
+        self.0.len()
     }
 
     /// Whether nothing changes, as in most denials.
     pub fn is_empty(&self) -> bool {
-        self.keys.iter().all(SmallVec::is_empty)
-    }
-
-    /// Applies the plan to these keys, and closes them. Cannot fail. The changes then have to be published.
-    pub fn apply<'p>(&'p self, mut keys: OpenKeys<'_, Writable>) -> Applied<'p> {
-        let mut applied = SmallVec::new();
-        for (changes, open) in self.keys.iter().zip(&mut keys).filter(|(changes, _)| !changes.is_empty()) {
-            applied.push(AppliedKey::new(changes, open));
-        }
-        Applied(applied)
+        self.0.iter().all(|(_, changes)| changes.is_empty())
     }
 }
 
-impl From<Changes> for Plan {
-    fn from(changes: Changes) -> Self {
-        Self { keys: SmallVec::from_buf([changes]) }
+impl<M: Mode> Default for Plan<'_, M> {
+    /// Nothing changes.
+    fn default() -> Self {
+        Self(SmallVec::new())
+    }
+}
+
+impl<'a, M: Mode> FromIterator<(OpenKey<'a, M>, Changes)> for Plan<'a, M> {
+    fn from_iter<I: IntoIterator<Item = (OpenKey<'a, M>, Changes)>>(keys: I) -> Self {
+        Self(keys.into_iter().collect())
+    }
+}
+
+impl Plan<'_, Writable> {
+    /// Applies the plan, and closes the keys. Cannot fail. The changes then have to be published.
+    pub fn apply(self) -> Applied {
+        let changed = self.0.into_iter().filter(|(_, changes)| !changes.is_empty());
+        Applied(changed.map(|(open, changes)| AppliedKey::new(open, changes)).collect())
     }
 }
 
 /// A plan that was applied, and has to be published.
 #[must_use]
-pub struct Applied<'p>(SmallVec<[AppliedKey<'p>; 1]>);
+pub struct Applied(SmallVec<[AppliedKey; 1]>);
 
-impl Applied<'_> {
+impl Applied {
     /// Publishes the changes: to replicas and the AOF, to WATCH and client-side caches, and to the listeners of keyspace
     /// events. `key`: the key of the call.
     pub fn publish(&self, ctx: &mut Context, key: Str<'_>) {
@@ -122,8 +127,8 @@ impl Applied<'_> {
 }
 
 /// The changes of a key that were applied, and what only that has shown.
-struct AppliedKey<'p> {
-    changes: &'p [Change],
+struct AppliedKey {
+    changes: Changes,
     /// The key's name, if it is not the key of the call.
     name: Option<OwnedStr>,
     /// The names of the members that were added.
@@ -132,11 +137,12 @@ struct AppliedKey<'p> {
     emptied: bool,
 }
 
-impl<'p> AppliedKey<'p> {
-    fn new(changes: &'p [Change], open: &mut OpenKey<'_, Writable>) -> Self {
-        let mut applied = Self { changes, name: open.name.take(), added: SmallVec::new(), emptied: false };
-        changes.iter().for_each(|change| applied.apply(change, &mut open.key));
-        applied
+impl AppliedKey {
+    fn new(open: OpenKey<'_, Writable>, changes: Changes) -> Self {
+        let OpenKey { mut key, name } = open;
+        let mut applied = Self { changes: Changes::new(), name, added: SmallVec::new(), emptied: false };
+        changes.iter().for_each(|change| applied.apply(change, &mut key));
+        Self { changes, ..applied }
     }
 
     fn apply(&mut self, change: &Change, key: &mut Key<'_, Writable>) {

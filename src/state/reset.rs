@@ -6,22 +6,23 @@ use smallvec::SmallVec;
 
 use super::counter_name::{check_missing, counter_name};
 use super::plan::{Change, OpenKey};
-use super::{OpenKeys, Plan, Suffix, WRONG_TYPE};
+use super::{Plan, Suffix, WRONG_TYPE};
 use crate::server::{Call, Context, Error, Key, Kind, Writable};
 
-/// Opens a key and its counters with these suffixes. Returns those that exist, and the plan that removes them.
+/// The plan that removes a key and its counters with these suffixes, as far as they exist.
 ///
 /// They are opened for writing to be looked at: a key that does not exist counts as a miss in INFO if it is opened for reading.
 pub fn reset<'a>(
     ctx: &'a Context,
     call: Call<'_>,
     suffixes: impl Iterator<Item = Suffix>,
-) -> Result<(Plan, OpenKeys<'a, Writable>), Error> {
-    let mut keys = OpenKeys::new();
+) -> Result<Plan<'a, Writable>, Error> {
+    let mut plan = Plan::default();
+    let mut remove = |key, name| plan.push((OpenKey { key, name }, iter::once(Change::Unlink).collect()));
     let key = Key::open(ctx, call.key);
     match key.kind() {
         Kind::Empty => {}
-        Kind::String | Kind::SortedSet => keys.push(OpenKey { key, name: None }),
+        Kind::String | Kind::SortedSet => remove(key, None),
         Kind::Other => return Err(WRONG_TYPE),
     }
     let mut seen: SmallVec<[Suffix; 2]> = SmallVec::new();
@@ -34,10 +35,10 @@ pub fn reset<'a>(
         let key = Key::open(ctx, name.as_str());
         match (key.kind(), suffix) {
             (Kind::Empty, _) => check_missing(ctx, call, name.as_str())?,
-            (Kind::SortedSet, Suffix::Held) => keys.push(OpenKey { key, name: Some(name) }),
-            (Kind::String, _) if suffix != Suffix::Held => keys.push(OpenKey { key, name: Some(name) }),
+            (Kind::SortedSet, Suffix::Held) => remove(key, Some(name)),
+            (Kind::String, _) if suffix != Suffix::Held => remove(key, Some(name)),
             _ => return Err(WRONG_TYPE),
         }
     }
-    Ok((Plan::for_keys(keys.iter().map(|_| iter::once(Change::Unlink).collect())), keys))
+    Ok(plan)
 }

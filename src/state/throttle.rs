@@ -2,7 +2,7 @@
 //! redis-cell stores it. The key expires when that time has passed, since it has no effect from then on.
 
 use super::plan::{Change, OpenKey};
-use super::{Budget, NOT_AN_INTEGER, OpenKeys, Plan, State, Stored, read_integer};
+use super::{Budget, NOT_AN_INTEGER, Plan, State, Stored, read_integer};
 use crate::limit::throttle::{self, Arrival, BeyondTime, Quantity, Rate};
 use crate::limit::{Decision, Detail, Micros, Refund, Time};
 use crate::server::{Call, Context, Error, Key, Kind, Mode};
@@ -47,36 +47,33 @@ impl<'a, M: Mode> State<'a, M> for StoredArrival<'a, M> {
         Ok(throttle::decide(self.arrival, rate, quantity, may_count, self.now)?)
     }
 
-    fn plan(&self, decision: &Decision, _budget: &Budget) -> Result<Plan, Error> {
+    fn plan(self, decision: &Decision, _budget: &Budget) -> Result<Plan<'a, M>, Error> {
         let Throttle { rate, quantity } = *self.rule;
         let after = || throttle::after(self.arrival, rate, quantity.units, self.now);
         let arrival = if decision.counted { Some(after()?) } else { None };
-        Ok(self.plan_of(arrival))
+        Ok(self.store(arrival))
     }
 
     /// An arrival time that has passed has no effect, whether its key expires or not.
-    fn set_missing_expiry(&self) -> Plan {
+    fn set_missing_expiry(self) -> Plan<'a, M> {
         Plan::default()
     }
 
-    fn refund(&self, at: Option<Time>, _budget: &Budget) -> Result<(Refund, Plan), Error> {
+    fn refund(self, at: Option<Time>, _budget: &Budget) -> Result<(Refund, Plan<'a, M>), Error> {
         let Throttle { rate, quantity } = *self.rule;
         let (refund, arrival) = throttle::refund(self.arrival, rate, quantity.units, at, self.now)?;
-        Ok((refund, self.plan_of(arrival)))
-    }
-
-    fn into_keys(self) -> OpenKeys<'a, M> {
-        OpenKeys::from_buf([OpenKey { key: self.key, name: None }])
+        Ok((refund, self.store(arrival)))
     }
 }
 
-impl<M: Mode> StoredArrival<'_, M> {
+impl<'a, M: Mode> StoredArrival<'a, M> {
     /// Stores an arrival time, if there is one to store. If that time has passed, the key is removed instead.
-    fn plan_of(&self, arrival: Option<Arrival>) -> Plan {
+    fn store(self, arrival: Option<Arrival>) -> Plan<'a, M> {
         let has_passed = |arrival: Arrival| self.now.nanos().is_some_and(|now| arrival.nanos() <= now);
-        Plan::of(arrival.and_then(|arrival| match has_passed(arrival) {
+        let change = arrival.and_then(|arrival| match has_passed(arrival) {
             false => Some(Change::set_integer(arrival.nanos(), arrival.passed_at(), c"set")),
             true => (self.key.kind() != Kind::Empty).then_some(Change::Unlink),
-        }))
+        });
+        Plan::of(OpenKey { key: self.key, name: None }, change.into_iter().collect())
     }
 }

@@ -5,7 +5,7 @@
 
 use super::super::compact::{Edit, Flaw};
 use super::super::plan::{Change, Changes};
-use super::super::{Budget, Plan, WRONG_TYPE};
+use super::super::{Budget, WRONG_TYPE};
 use super::Log;
 use crate::limit::Time;
 use crate::server::{Error, Mode, OwnedStr};
@@ -29,8 +29,8 @@ impl From<Flaw> for Error {
 }
 
 impl<M: Mode> Log<'_, M> {
-    /// The plan of an edit, with the expiry that the key gets.
-    pub(super) fn plan_of(&self, edit: Option<Edit>, expiry: Option<Time>, budget: &Budget) -> Plan {
+    /// The changes of an edit, with the expiry that the key gets.
+    pub(super) fn changes(&self, edit: Option<Edit>, expiry: Option<Time>, budget: &Budget) -> Changes {
         let mut changes = Changes::new();
         match edit {
             None => {}
@@ -46,13 +46,14 @@ impl<M: Mode> Log<'_, M> {
                     budget.has_compacted(); // A log in which nothing counts is begun anew.
                 }
                 let (until, renewed) = (expiry.or(self.expiry()), expiry.is_some());
-                return Plan::of([Change::Set { value: OwnedStr::new(&bytes), until, renewed, event: c"set" }]);
+                changes.push(Change::Set { value: OwnedStr::new(&bytes), until, renewed, event: c"set" });
+                return changes;
             }
             Some(Edit::Remove) => changes.push(Change::Unlink),
         }
         if let Some(at) = expiry {
             changes.push(Change::PexpireAt(at));
         }
-        changes.into()
+        changes
     }
 }

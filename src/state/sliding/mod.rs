@@ -1,7 +1,6 @@
 //! The log of a sliding window, a sorted set or a compact string. The type of an existing key says which it is; a new key
 //! gets the form of the setting.
 
-use std::iter;
 use std::rc::Rc;
 
 mod compact_log;
@@ -13,9 +12,8 @@ pub use sorted::TOO_MANY_MEMBERS;
 use self::sorted::Sorted;
 use super::budget::MOST_ADDED;
 use super::compact::{Compact, Compaction, Flaw};
-use super::held::{self, Ended, Hold, Holdable, Holding, Note};
 use super::plan::{Change, Changes, OpenKey};
-use super::{Budget, CounterSet, OpenKeys, Plan, State, Stored, Suffix, WRONG_TYPE};
+use super::{Budget, Plan, State, Stored, WRONG_TYPE};
 use crate::limit::sliding::{self, History, Span};
 use crate::limit::turn::{self, Outlook};
 use crate::limit::{Cost, Decision, Detail, Micros, Refund, Request, Retry, Time, Turn};
@@ -33,7 +31,6 @@ pub struct Sliding {
     pub request: Request,
     /// The form of a new log.
     pub storage: Storage,
-    pub hold: Option<Hold>,
 }
 
 /// A log as it was read, without what has expired.
@@ -64,7 +61,7 @@ struct LeftOut {
 }
 
 impl Stored for Sliding {
-    type State<'a, M: Mode> = Holding<'a, Log<'a, M>, M>;
+    type State<'a, M: Mode> = Log<'a, M>;
 
     fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Self::State<'a, M>, Error> {
         let (key, time) = (Key::open(ctx, call.key), now.time());
@@ -83,66 +80,33 @@ impl Stored for Sliding {
             (Kind::Empty, Storage::Compact) => (0, 0, Form::Compact(Compact::EMPTY)),
             (Kind::Other, _) => return Err(WRONG_TYPE),
         };
-        let log = Log { key, request: &self.request, now: time, form, units, beyond, left_out: Vec::new() };
-        Holding::read(self, log, ctx, call, now)
+        Ok(Log { key, request: &self.request, now: time, form, units, beyond, left_out: Vec::new() })
     }
 
-    fn counters<'k>(&self, key: &'k [u8], _now: Micros) -> Option<CounterSet<'k>> {
-        self.hold.as_ref().map(|_| CounterSet::new(key, iter::once(Suffix::Held)))
+    fn request(&self) -> Option<&Request> {
+        Some(&self.request)
     }
 
-    fn ended(&self, ctx: &Context, call: Call<'_>, now: Micros, budget: &Budget) -> Result<Vec<Ended>, Error> {
-        held::ended(self, ctx, call, now, budget)
+    fn charging(&self, request: Request) -> Option<Self> {
+        Some(Self { request, storage: self.storage })
     }
 
-    fn give_back(
-        &self,
-        ended: Vec<Ended>,
-        ctx: &mut Context,
-        call: Call<'_>,
-        now: Micros,
-        budget: &Budget,
-    ) -> Result<(), Error> {
-        held::give_back(self, ended, ctx, call, now, budget)
+    fn givable(&self, units: Cost, ctx: &Context, call: Call<'_>) -> (Cost, i64) {
+        match Key::<ReadOnly>::open(ctx, call.key).kind() {
+            Kind::SortedSet => (units.min(Cost::new(MOST_ADDED).unwrap_or(units)), units.needed()),
+            _ => (units, WORK_OF_REWRITING),
+        }
     }
 
-    fn leave_out_ended<'a>(
-        &'a self,
-        state: &mut Self::State<'a, ReadOnly>,
-        ctx: &Context,
-        call: Call<'_>,
-        budget: &Budget,
-    ) -> Result<(), Error> {
-        state.leave_out_ended(self, ctx, call, budget, |log, rule, at| log.leave_out(rule.request.cost.units(), at))
-    }
-}
-
-impl Holdable for Sliding {
-    fn hold(&self) -> Option<&Hold> {
-        self.hold.as_ref()
-    }
-
-    fn request(&self) -> &Request {
-        &self.request
-    }
-
-    fn charging(&self, cost: Cost, force: bool) -> Self {
-        Self { request: self.request.charging(cost, force), storage: self.storage, hold: None }
-    }
-
-    fn giving_back(&self, ctx: &Context, call: Call<'_>, note: &Note) -> (Option<Self>, i64) {
-        let (most, work) = match Key::<ReadOnly>::open(ctx, call.key).kind() {
-            Kind::SortedSet => (MOST_ADDED, note.units.max(1)),
-            _ => (note.units, WORK_OF_REWRITING),
-        };
-        (Cost::new(note.units.min(most)).map(|cost| self.charging(cost, false)), work)
+    fn leave_out(&self, log: &mut Log<'_, ReadOnly>, at: Time) -> Result<(), Error> {
+        log.leave_out(self.request.cost.units(), at)
     }
 }
 
 /// What it takes of the work of a call to write the end of a compact log anew.
 const WORK_OF_REWRITING: i64 = 16;
 
-impl<M: Mode> Log<'_, M> {
+impl<'a, M: Mode> Log<'a, M> {
     /// Leaves out units stamped at a time, also those that are left out already, but no more than could be taken back.
     fn leave_out(&mut self, units: i64, at: Time) -> Result<(), Error> {
         let there = match &self.form {
@@ -176,6 +140,10 @@ impl<M: Mode> Log<'_, M> {
         let far = if self.beyond > 0 || turn.is_some() { turn.max(newest()) } else { None };
         let window = self.request.quotas.longest();
         sliding::renewed_expiry(current, self.now, window, far, || newest() > Some(self.now))
+    }
+
+    fn into_plan(self, changes: Changes) -> Plan<'a, M> {
+        Plan::of(OpenKey { key: self.key, name: None }, changes)
     }
 
     /// Whether the request takes units.
@@ -214,7 +182,7 @@ impl<'a, M: Mode> State<'a, M> for Log<'a, M> {
         }
     }
 
-    fn plan(&self, decision: &Decision, budget: &Budget) -> Result<Plan, Error> {
+    fn plan(self, decision: &Decision, budget: &Budget) -> Result<Plan<'a, M>, Error> {
         let (units, counted) = (self.request.cost.units(), decision.counted);
         let turn = decision.turn.filter(|turn| counted && turn.wait > 0).map(|turn| turn.at);
         let expiry = match counted || self.units > 0 {
@@ -222,7 +190,7 @@ impl<'a, M: Mode> State<'a, M> for Log<'a, M> {
             false => None,
         };
         let at = turn.unwrap_or(self.now);
-        match &self.form {
+        let changes = match &self.form {
             Form::Sorted(sorted) => {
                 let mut changes = Changes::new();
                 if let Some(stale) = sorted.stale.as_ref().filter(|stale| budget.remove(stale.removable())) {
@@ -236,13 +204,14 @@ impl<'a, M: Mode> State<'a, M> for Log<'a, M> {
                 if let Some(at) = expiry {
                     changes.push(Change::PexpireAt(at));
                 }
-                Ok(changes.into())
+                changes
             }
             Form::Compact(log) => {
                 let edit = log.commit(self.key.bytes(), counted.then_some((at, units)), budget.compaction())?;
-                Ok(self.plan_of(edit, expiry, budget))
+                self.changes(edit, expiry, budget)
             }
-        }
+        };
+        Ok(self.into_plan(changes))
     }
 
     fn check_room(&self, decision: &Decision) -> Result<(), Error> {
@@ -261,30 +230,27 @@ impl<'a, M: Mode> State<'a, M> for Log<'a, M> {
         matches!(&self.form, Form::Compact(log) if log.is_nearly_full())
     }
 
-    fn set_missing_expiry(&self) -> Plan {
+    fn set_missing_expiry(self) -> Plan<'a, M> {
         let is_missing = self.units > 0 && self.key.expiry().is_none();
         let expiry = if is_missing { self.renewed_expiry(None, None) } else { None };
-        Plan::of(expiry.map(Change::PexpireAt))
+        self.into_plan(expiry.map(Change::PexpireAt).into_iter().collect())
     }
 
-    fn refund(&self, at: Option<Time>, budget: &Budget) -> Result<(Refund, Plan), Error> {
+    fn refund(self, at: Option<Time>, budget: &Budget) -> Result<(Refund, Plan<'a, M>), Error> {
         let units = self.request.cost.units();
-        let (taken, plan) = match &self.form {
+        let (taken, changes) = match &self.form {
             Form::Sorted(_) if units > MOST_ADDED && self.key.kind() != Kind::Empty => return Err(TOO_MANY_MEMBERS),
             Form::Sorted(sorted) => {
                 let members = sorted.newest(&self.key, units, at);
-                (members.len() as i64, Plan::of((!members.is_empty()).then_some(Change::Zrem(members))))
+                let taken = members.len() as i64;
+                (taken, (taken > 0).then_some(Change::Zrem(members)).into_iter().collect())
             }
             Form::Compact(log) => {
                 let (taken, edit) = log.refund(self.key.bytes(), units, at, self.now, budget.compaction())?;
-                (taken, self.plan_of(edit, None, budget))
+                (taken, self.changes(edit, None, budget))
             }
         };
-        Ok((sliding::refund(self, self.request, taken, at, self.now)?, plan))
-    }
-
-    fn into_keys(self) -> OpenKeys<'a, M> {
-        OpenKeys::from_buf([OpenKey { key: self.key, name: None }])
+        Ok((sliding::refund(&self, self.request, taken, at, self.now)?, self.into_plan(changes)))
     }
 }
 

@@ -1,0 +1,125 @@
+//! Holds that have ended by themselves: their units are given back as RL.REFUND does it, before the next call with HOLD or RL.SETTLE.
+
+use std::iter;
+
+use super::super::budget::MOST_WORK;
+use super::super::plan::{Change, Plan};
+use super::super::stale::score;
+use super::super::{Budget, State, Stored, WRONG_TYPE};
+use super::note::{self, Note};
+use super::{Hold, HoldSet, open};
+use crate::limit::{Micros, Request, Time};
+use crate::server::{Call, Context, Error, Mode, OwnedStr, ReadOnly, ScoreRange, Writable};
+
+/// A hold or a settlement that has ended.
+pub struct Ended {
+    /// The member that says when.
+    member: OwnedStr,
+    note: Note,
+}
+
+/// The scores of what has ended.
+pub(super) fn ended_by(now: Time) -> ScoreRange {
+    ScoreRange::above(0.0, score(now))
+}
+
+impl<M: Mode> HoldSet<'_, M> {
+    /// What has ended, at most what a call may give back, the holder's own first.
+    fn ended(&self) -> Result<Vec<Ended>, Error> {
+        let most = usize::try_from(MOST_WORK).unwrap_or(usize::MAX);
+        let mut members = self.open.key.lowest_in(ended_by(self.now), most);
+        if self.own.is_some() && self.own().is_none() {
+            let own = self.end.as_str();
+            members.retain(|member| member.as_str().as_bytes() != own.as_bytes());
+            members.insert(0, own.retain());
+        }
+        let with_note = |member: OwnedStr| {
+            let note = Note::find(&self.open.key, member.as_str())?.ok_or(WRONG_TYPE)?;
+            Ok(Ended { member, note })
+        };
+        members.into_iter().map(with_note).collect()
+    }
+}
+
+impl Note {
+    /// The rule by which a hold is given back, if anything can be, and what that takes of the work of a call. Of windows whose end is given,
+    /// those get something back in which it was counted.
+    fn giving_back<R: Stored>(&self, rule: &R, ctx: &Context, call: Call<'_>) -> (Option<R>, i64) {
+        let Some((request, _)) = rule.request().zip(self.at) else { return (None, 1) };
+        let (units, work) = rule.givable(self.units, ctx, call);
+        let quotas = request.quotas.filtered(|quota| quota.end.is_none_or(|end| self.ends.contains(&end)));
+        let request = quotas.map(|quotas| Request { quotas, ..request.charging(units, false) });
+        (request.and_then(|request| rule.charging(request)), work)
+    }
+}
+
+/// What has ended at the key of a rule with a hold, as far as the budget goes. Refuses what could not be given back.
+pub fn find_ended<R: Stored>(
+    rule: &R,
+    hold: &Hold,
+    ctx: &Context,
+    call: Call<'_>,
+    now: Micros,
+    budget: &Budget,
+) -> Result<Vec<Ended>, Error> {
+    let mut ended = HoldSet::<ReadOnly>::read(ctx, call, hold, now.time())?.ended()?;
+    let mut within = 0_usize;
+    for Ended { member, note } in &ended {
+        let (rule, work) = note.giving_back(rule, ctx, call);
+        let is_own = note::holder_of(member.as_str())? == hold.holder.as_str().as_bytes();
+        if !budget.give_back(work, is_own) {
+            break;
+        }
+        if let Some(rule) = &rule {
+            rule.read::<ReadOnly>(ctx, call, now)?.refund(note.at, &Budget::of_peek())?;
+        }
+        within = within.saturating_add(1);
+    }
+    ended.truncate(within);
+    Ok(ended)
+}
+
+/// Gives it back: each hold as RL.REFUND with the time at which it was counted.
+pub fn give_back<R: Stored>(
+    rule: &R,
+    ended: Vec<Ended>,
+    ctx: &mut Context,
+    call: Call<'_>,
+    now: Micros,
+    budget: &Budget,
+) -> Result<(), Error> {
+    for Ended { member, note } in ended {
+        let (rule, _) = note.giving_back(rule, ctx, call);
+        let mut plan = match &rule {
+            Some(rule) => rule.read::<Writable>(ctx, call, now)?.refund(note.at, budget)?.1,
+            None => Plan::default(),
+        };
+        // In one step with its units, so that it is not given back again if the next hold fails.
+        let forgotten = Change::Zrem(vec![member, note.member]);
+        plan.push((open(ctx, call)?, iter::once(forgotten).collect()));
+        plan.apply().publish(ctx, call.key);
+    }
+    Ok(())
+}
+
+/// Leaves it out of what was read instead, for RL.PEEK.
+pub fn leave_out_ended<R: Stored>(
+    rule: &R,
+    state: &mut R::State<'_, ReadOnly>,
+    holds: &mut HoldSet<'_, ReadOnly>,
+    ctx: &Context,
+    call: Call<'_>,
+    budget: &Budget,
+) -> Result<(), Error> {
+    for Ended { note, .. } in holds.ended()? {
+        let (giving_back, work) = note.giving_back(rule, ctx, call);
+        if !budget.give_back(work, false) {
+            break;
+        }
+        if let Some((giving_back, at)) = giving_back.zip(note.at) {
+            giving_back.leave_out(state, at)?;
+        }
+        holds.left_out = holds.left_out.saturating_add(1);
+    }
+    Ok(())
+}

@@ -203,6 +203,9 @@ all = function(keys, words, at)
     end
   end
   if has_ended then
+    for index = 1, #parts do
+      check_undamaged(parts[index].kind, parts[index].rule, parts[index].state, full, false)
+    end
     local ended = {} -- All of it is known before any is given back.
     for index = 1, #parts do
       local part = parts[index]

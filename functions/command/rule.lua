@@ -18,6 +18,24 @@
 -- leave_out(rule, state)             leaves out of a state what a refund by another rule would take back; where there are holds
 -- counters(rule, key, now, declared) the keys that it uses in place of the one in the call
 
+-- Refuses a log that is damaged before anything is given back. The state is not used after that.
+local check_undamaged = HELD and function(kind, rule, state, full, each)
+  local lookups = budget.lookups
+  budget.lookups = MOST_LOOKUPS
+  kind.complete()
+  local _, line = pcall(function()
+    kind.verdict(rule, state)
+    kind.decide(rule, state, false)
+    if full or each then
+      maps_of(kind, rule, state, each)
+    end
+  end)
+  budget.lookups = lookups
+  if line == LOG_IS_DAMAGED then
+    fail(line)
+  end
+end
+
 -- The reply is made before anything is written: its waits are computed from what is stored.
 local function decide(kind, words, at, command, key, declared)
   local rule = kind.parse(words, at, command)
@@ -26,6 +44,9 @@ local function decide(kind, words, at, command, key, declared)
   local state = kind.read(rule, key, now, seconds, nanos, declared, writes and not rule.HOLD)
   local holds = rule.HOLD and (held or make_held()).open(rule, key, now, declared)
   if holds and #holds.ended > 0 then
+    if writes then
+      check_undamaged(kind, rule, state, rule.FULL, rule.EACH)
+    end
     local ended = held.find_ended(kind, rule, key, holds, declared)
     if writes then
       held.give_back(kind, key, holds, ended, declared)

@@ -1567,6 +1567,9 @@ fn nothing_is_given_back_before_all_of_it_is_known(engine: &Engine) {
             assert!(line.as_ref().is_err_and(|line| line.starts_with("WRONGTYPE")), "{rule}: {line:?}");
             let line = all(three, &[&a, &c], &format!("{rule} HOLD other 5 SLIDING 600 9000 HOLD other 5"));
             assert!(line.as_ref().is_err_and(|line| line.contains("is damaged")), "{rule}: {line:?}");
+            // Also where only a decision looks at what is damaged: the stamp of the unit behind which there would be room.
+            let line = all(three, &[&a, &c], &format!("{rule} HOLD other 5 SLIDING 600 2301"));
+            assert!(line.as_ref().is_err_and(|line| line.contains("is damaged")), "{rule}: {line:?}");
             let peek = three.line(&format!("peek {a} {name} 600 9 FULL")).expect("a reply");
             assert_eq!(Full::of(&peek).used, 2, "{rule}: one of a peek, one that is held");
         }

@@ -2205,6 +2205,22 @@ local make_run = not PLAIN and function()
     end
     return maps
   end
+  local check_undamaged = HELD and function(kind, rule, state, full, each)
+    local lookups = budget.lookups
+    budget.lookups = 1024
+    kind.complete()
+    local _, line = pcall(function()
+      kind.verdict(rule, state)
+      kind.decide(rule, state, false)
+      if full or each then
+        maps_of(kind, rule, state, each)
+      end
+    end)
+    budget.lookups = lookups
+    if line == 'ERR rl: the log at this key is damaged; RL.RESET removes it' then
+      fail(line)
+    end
+  end
   local function decide(kind, words, at, command, key, declared)
     local rule = kind.parse(words, at, command)
     local writes = command ~= 'peek'
@@ -2212,6 +2228,9 @@ local make_run = not PLAIN and function()
     local state = kind.read(rule, key, now, seconds, nanos, declared, writes and not rule.HOLD)
     local holds = rule.HOLD and (held or make_held()).open(rule, key, now, declared)
     if holds and #holds.ended > 0 then
+      if writes then
+        check_undamaged(kind, rule, state, rule.FULL, rule.EACH)
+      end
       local ended = held.find_ended(kind, rule, key, holds, declared)
       if writes then
         held.give_back(kind, key, holds, ended, declared)
@@ -2562,6 +2581,9 @@ local make_run = not PLAIN and function()
         end
       end
       if has_ended then
+        for index = 1, #parts do
+          check_undamaged(parts[index].kind, parts[index].rule, parts[index].state, full, false)
+        end
         local ended = {} -- All of it is known before any is given back.
         for index = 1, #parts do
           local part = parts[index]

@@ -1,6 +1,6 @@
 #!lua name=rl
 -- The commands of redis-rl as functions. Made of functions/ by `make functions`.
--- Version 11
-local VERSION = 11
+-- Version 12
+local VERSION = 12
 local KEEPS_STATE, ONLY, DIRECT, PLAIN, HELD = true, false, false, false, true
 local function rules()

@@ -18,7 +18,7 @@ include 'limit/mod'
 local held = nil
 
 local make_held = HELD and function()
-  include 'state/held'
+  include 'state/hold'
   return held
 end
 

@@ -1,4 +1,4 @@
--- The fixed window counter; src/limit/fixed.rs has it in prose.
+-- The fixed window counter; src/limit/fixed/mod.rs has it in prose.
 --
 -- A state has a quota for each window: `value` and `expiry` as stored, `used` and `expiry_after` after the call. Windows that are
 -- long and nearly equal can have the same number, and so the same counter. It counts once, for the shortest of them, which is

@@ -1,4 +1,4 @@
--- The sliding window log; src/limit/sliding.rs has it in prose. The wait is exact: a request fits as soon as enough units have
+-- The sliding window log; src/limit/sliding/mod.rs has it in prose. The wait is exact: a request fits as soon as enough units have
 -- left the window, and the stamp of the last of them says when.
 --
 -- A state has the `log` and the functions of its form (state/sliding/mod.lua), a quota for each window, and how many units are

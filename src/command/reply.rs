@@ -37,7 +37,7 @@ pub fn all(
 
 /// Everything about a quota.
 fn map(ctx: &Context, status: &Status, turn: Option<Turn>, now: Micros) {
-    let (next, reset) = status.waits.map_or((None, 0), |waits| (waits.next, waits.reset));
+    let (next, reset) = status.waits.map_or((None, Some(0)), |waits| (waits.next, waits.reset));
     let fields = [
         ("allowed", i64::from(status.allowed())),
         ("limit", status.limit),
@@ -45,7 +45,7 @@ fn map(ctx: &Context, status: &Status, turn: Option<Turn>, now: Micros) {
         ("remaining", status.remaining()),
         ("retry-after-ms", retry_after(status.retry)),
         ("next-after-ms", next.unwrap_or(NEVER)),
-        ("reset-after-ms", reset),
+        ("reset-after-ms", reset.unwrap_or(NEVER)),
         ("window-ms", status.window),
         ("at-ms", turn.map_or(now.time(), |turn| turn.at).millis()),
         ("wait-ms", turn.map_or(0, |turn| turn.wait)),
@@ -64,6 +64,6 @@ pub fn retry_after(retry: Retry) -> i64 {
     match retry {
         Retry::Now => 0,
         Retry::After(millis) => millis,
-        Retry::Never => NEVER,
+        Retry::Never | Retry::Unknown => NEVER,
     }
 }

@@ -63,7 +63,7 @@ impl Rule for Throttle {
         let &Decision { ref status, ttl, turn, .. } = decision;
         let retry = match status.retry {
             Retry::After(millis) => seconds(millis),
-            Retry::Now | Retry::Never => -1,
+            Retry::Now | Retry::Never | Retry::Unknown => -1,
         };
         let (limited, remaining) = (i64::from(!status.allowed()), status.remaining());
         match turn {

@@ -57,12 +57,12 @@ pub fn decide(
     let fewer = used.min(limit.requests()).saturating_sub(1);
     let retry = match allowed {
         true => Retry::Now,
-        false if detail <= Detail::Short => Retry::Never, // Not shown.
+        false if detail <= Detail::Short => Retry::Unknown,
         false => until(fewer).map_or(Retry::Never, Retry::after),
     };
     let waits = (detail >= Detail::Full).then(|| match used {
-        ..=0 => Waits { next: Some(0), reset: 0 },
-        _ => Waits { next: until(fewer), reset: until(0).unwrap_or(-1) },
+        ..=0 => Waits { next: Some(0), reset: Some(0) },
+        _ => Waits { next: until(fewer), reset: until(0) },
     });
     let status = Status { limit: limit.requests(), used, window: lease.millis(), retry, waits };
     Decision { status, count: used, ttl: lease.seconds(), each: Vec::new(), counted, turn: None }
@@ -160,7 +160,7 @@ mod tests {
                 let free = |after: i64| (limit - naive.held(now + after)).max(0);
                 let first = |wanted: i64| (0..=latest - now).find(|&after| free(after) >= wanted);
                 let Waits { next, reset } = decision.status.waits.unwrap();
-                prop_assert_eq!(reset, latest - now);
+                prop_assert_eq!(reset, Some(latest - now));
                 prop_assert_eq!(next, if naive.held(now) == 0 { Some(0) } else { first(free(0) + 1) });
                 if !allowed {
                     prop_assert_eq!(decision.status.retry, first(1).map_or(Retry::Never, Retry::After));
@@ -184,10 +184,10 @@ mod tests {
     fn a_lease_that_never_ended_is_renewed_to_one_that_does() {
         let decision = decided(&Asked { ends: vec![End::Never], own: Some(End::Never) }, 1, true);
         assert!(decision.counted);
-        assert_eq!(decision.status.waits, Some(Waits { next: Some(1_000), reset: 1_000 }));
+        assert_eq!(decision.status.waits, Some(Waits { next: Some(1_000), reset: Some(1_000) }));
         // Another holder waits for ever.
         let decision = decided(&Asked { ends: vec![End::Never], own: None }, 1, true);
         assert_eq!(decision.status.retry, Retry::Never);
-        assert_eq!(decision.status.waits, Some(Waits { next: None, reset: -1 }));
+        assert_eq!(decision.status.waits, Some(Waits { next: None, reset: None }));
     }
 }

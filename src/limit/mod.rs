@@ -59,7 +59,7 @@ pub struct Status {
     pub used: i64,
     /// The length of the window in milliseconds.
     pub window: i64,
-    /// When the same request is allowed. At [`Detail::Short`] and below a denial may say [`Retry::Never`] whatever the wait.
+    /// When the same request is allowed.
     pub retry: Retry,
     /// May be `None` below [`Detail::Full`].
     pub waits: Option<Waits>,
@@ -81,14 +81,15 @@ impl Status {
 pub struct Waits {
     /// Until more units are free than now; 0 if all are free, `None` if it never happens.
     pub next: Option<i64>,
-    /// Until the whole quota is free.
-    pub reset: i64,
+    /// Until the whole quota is free; `None` if it never is.
+    pub reset: Option<i64>,
 }
 
 impl Waits {
     /// The same from this number of milliseconds earlier.
     fn after(self, millis: i64) -> Self {
-        Self { next: self.next.map(|next| next.saturating_add(millis)), reset: self.reset.saturating_add(millis) }
+        let later = |wait: i64| wait.saturating_add(millis);
+        Self { next: self.next.map(later), reset: self.reset.map(later) }
     }
 }
 
@@ -101,6 +102,8 @@ pub enum Retry {
     After(i64),
     /// Never: it weighs more than the limit.
     Never,
+    /// At some time: how long that takes was not asked for, at [`Detail::Short`] and below.
+    Unknown,
 }
 
 impl Retry {

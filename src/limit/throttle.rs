@@ -80,7 +80,7 @@ impl Rate {
         // Another writer may have stored a TAT further ahead than the tolerance.
         let fewer = used.min(self.limit).saturating_sub(1);
         let next = if used == 0 { 0 } else { ahead.saturating_sub(self.interval.saturating_mul(fewer)) };
-        let waits = Some(Waits { next: Some(millis(next)), reset: millis(ahead) });
+        let waits = Some(Waits { next: Some(millis(next)), reset: Some(millis(ahead)) });
         Status { limit: self.limit, used, window: millis(self.tolerance), retry, waits }
     }
 }
@@ -152,7 +152,7 @@ pub fn decide(
     if wait > 0 {
         status.used = rate.units(ahead.saturating_sub(wait)); // As of the turn.
     }
-    let ttl = status.waits.map_or(0, |waits| seconds(waits.reset));
+    let ttl = seconds(millis(ahead));
     let turn = within.map(|_| match wait {
         0 => Turn::now(now.time()),
         _ => Turn { at: Time::from_millis(millis(nanos.saturating_add(wait))), wait: millis(wait) },
@@ -225,14 +225,14 @@ mod tests {
             }
             let retry = match decision.status.retry {
                 Retry::After(millis) => millis,
-                Retry::Now | Retry::Never => -1,
+                Retry::Now | Retry::Never | Retry::Unknown => -1,
             };
             (
                 decision.allowed(),
                 decision.status.limit,
                 decision.status.remaining(),
                 retry,
-                decision.status.waits.unwrap().reset,
+                decision.status.waits.unwrap().reset.unwrap(),
             )
         }
 
@@ -483,6 +483,7 @@ mod tests {
                     prop_assert!(decision_at(wait).allowed());
                 }
                 Retry::Never => prop_assert!(quantity > max_burst + 1),
+                Retry::Unknown => prop_assert!(false, "a wait was asked for"),
             }
         }
 

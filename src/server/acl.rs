@@ -13,20 +13,10 @@
 use std::ptr;
 
 use super::caller::Caller;
-use super::command::Keys;
+use super::command::{Call, Keys};
 use super::context::Context;
 use super::integer::parse_i64;
-use super::string::{Args, StaticStr, Str};
-
-/// The call that is running, and one of the keys that it declares.
-#[derive(Clone, Copy)]
-pub struct Call<'a> {
-    /// Its words, the command's name first.
-    pub words: Args<'a>,
-    pub key: Str<'a>,
-    /// Where the keys of the command are.
-    pub keys: Keys,
-}
+use super::string::{StaticStr, Str};
 
 /// Whether the caller may also make this call about another key. A refusal is recorded in `ACL LOG`, like the server's own.
 pub fn permits(ctx: &Context, call: Call<'_>, key: Str<'_>) -> bool {

@@ -12,7 +12,7 @@ use super::api::call;
 use super::context::Context;
 use super::guard::guard;
 use super::integer::parse_i64;
-use super::string::Args;
+use super::string::{Args, Str};
 
 /// What a command does.
 pub trait Handler {
@@ -41,6 +41,16 @@ pub enum Keys {
     First,
     /// The first argument is their number, and they follow.
     Counted,
+}
+
+/// The call that is running, and one of the keys that it declares.
+#[derive(Clone, Copy)]
+pub struct Call<'a> {
+    /// Its words, the command's name first.
+    pub words: Args<'a>,
+    pub key: Str<'a>,
+    /// Where the keys of the command are.
+    pub keys: Keys,
 }
 
 /// A command with everything that `COMMAND` shows of it.

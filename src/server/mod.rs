@@ -38,9 +38,11 @@ mod sorted_set;
 mod string;
 mod unload;
 
-pub use acl::{Call, permits};
+pub use acl::permits;
 pub use clock::unix_micros;
-pub use command::{Access, ArgKind, Argument, Command, EntryPoint, Handler, Keys, add_category, errors, register};
+pub use command::{
+    Access, ArgKind, Argument, Call, Command, EntryPoint, Handler, Keys, add_category, errors, register,
+};
 pub use config::Setting;
 pub use context::{Context, EventClass, log_notice};
 pub use entry::Module;

@@ -46,7 +46,7 @@ impl ScoreRange {
 
 /// An end of a range.
 #[derive(Debug, Clone, Copy)]
-enum End {
+enum Side {
     First,
     Last,
 }
@@ -58,7 +58,7 @@ impl<M: Mode> Key<'_, M> {
     /// How many members of a sorted set have a score in the range. A few are counted one by one, more by a nested command in
     /// logarithmic time.
     pub fn count_in(&self, range: ScoreRange) -> i64 {
-        let Some(cursor) = self.seek(range, End::Last) else { return 0 };
+        let Some(cursor) = self.seek(range, Side::Last) else { return 0 };
         let mut counted = 1;
         while cursor.step() {
             if counted == MOST_STEPS {
@@ -84,33 +84,33 @@ impl<M: Mode> Key<'_, M> {
             let words = [self.name, rank.as_str(), rank.as_str(), option.as_str()];
             return self.ctx.run(c"ZREVRANGE", c"v", &words)?.text_at(1)?.parse().ok();
         }
-        let cursor = self.seek(ScoreRange::closed(f64::NEG_INFINITY, f64::INFINITY), End::Last)?;
+        let cursor = self.seek(ScoreRange::closed(f64::NEG_INFINITY, f64::INFINITY), Side::Last)?;
         (0..rank).all(|_| cursor.step()).then(|| cursor.score())
     }
 
     /// Whether any member of a sorted set has a score in the range.
     pub fn any_in(&self, range: ScoreRange) -> bool {
-        self.seek(range, End::First).is_some()
+        self.seek(range, Side::First).is_some()
     }
 
     /// Whether more than `number` members of a sorted set have a score in the range.
     pub fn has_more_in(&self, range: ScoreRange, number: usize) -> bool {
-        self.seek(range, End::First).is_some_and(|cursor| (0..number).all(|_| cursor.step()))
+        self.seek(range, Side::First).is_some_and(|cursor| (0..number).all(|_| cursor.step()))
     }
 
     /// The lowest score in the range that a member has.
     pub fn first_score_in(&self, range: ScoreRange) -> Option<f64> {
-        self.seek(range, End::First).map(|cursor| cursor.score())
+        self.seek(range, Side::First).map(|cursor| cursor.score())
     }
 
     /// The highest score in the range that a member has.
     pub fn last_score_in(&self, range: ScoreRange) -> Option<f64> {
-        self.seek(range, End::Last).map(|cursor| cursor.score())
+        self.seek(range, Side::Last).map(|cursor| cursor.score())
     }
 
     /// The first members with a score in the range, at most `N`; the rest of the array is empty. `None` if no member has such a score.
     pub fn first_in<const N: usize>(&self, range: ScoreRange) -> Option<[Option<OwnedStr>; N]> {
-        let cursor = self.seek(range, End::First)?;
+        let cursor = self.seek(range, Side::First)?;
         let mut members = [const { None }; N];
         for member in &mut members {
             *member = cursor.member();
@@ -123,17 +123,17 @@ impl<M: Mode> Key<'_, M> {
 
     /// The members of highest score in the range, at most `most`, the highest first.
     pub fn last_in(&self, range: ScoreRange, most: usize) -> Vec<OwnedStr> {
-        self.some_in(range, End::Last, most)
+        self.some_in(range, Side::Last, most)
     }
 
     /// The members of lowest score in the range, at most `most`, the lowest first.
     pub fn lowest_in(&self, range: ScoreRange, most: usize) -> Vec<OwnedStr> {
-        self.some_in(range, End::First, most)
+        self.some_in(range, Side::First, most)
     }
 
-    fn some_in(&self, range: ScoreRange, end: End, most: usize) -> Vec<OwnedStr> {
+    fn some_in(&self, range: ScoreRange, side: Side, most: usize) -> Vec<OwnedStr> {
         let mut members = Vec::new();
-        if let Some(cursor) = self.seek(range, end) {
+        if let Some(cursor) = self.seek(range, side) {
             while members.len() < most {
                 members.extend(cursor.member());
                 if !cursor.step() {
@@ -156,7 +156,7 @@ impl<M: Mode> Key<'_, M> {
     }
 
     /// The member at one end of the range, if there is one.
-    fn seek(&self, range: ScoreRange, end: End) -> Option<Cursor<'_>> {
+    fn seek(&self, range: ScoreRange, side: Side) -> Option<Cursor<'_>> {
         fail_point();
         if self.kind != Kind::SortedSet {
             return None;
@@ -165,13 +165,13 @@ impl<M: Mode> Key<'_, M> {
         let (min_open, max_open) = (libc::c_int::from(open.0), libc::c_int::from(open.1));
         // SAFETY: the key is open and its value is a sorted set. An iterator that found nothing holds nothing.
         unsafe {
-            let started = match end {
-                End::First => call!(RedisModule_ZsetFirstInScoreRange(key, min, max, min_open, max_open)),
-                End::Last => call!(RedisModule_ZsetLastInScoreRange(key, min, max, min_open, max_open)),
+            let started = match side {
+                Side::First => call!(RedisModule_ZsetFirstInScoreRange(key, min, max, min_open, max_open)),
+                Side::Last => call!(RedisModule_ZsetLastInScoreRange(key, min, max, min_open, max_open)),
             };
             let found =
                 started == raw::REDISMODULE_OK as libc::c_int && call!(RedisModule_ZsetRangeEndReached(key)) == 0;
-            found.then_some(Cursor { key, end, open: PhantomData })
+            found.then_some(Cursor { key, side, open: PhantomData })
         }
     }
 }
@@ -180,7 +180,7 @@ impl<M: Mode> Key<'_, M> {
 /// the key mutably. A key has one iterator: no second cursor is made before the first is dropped.
 struct Cursor<'k> {
     key: *mut raw::RedisModuleKey,
-    end: End,
+    side: Side,
     open: PhantomData<&'k ()>,
 }
 
@@ -190,9 +190,9 @@ impl Cursor<'_> {
     fn step(&self) -> bool {
         // SAFETY: the key is open, and the iterator on a member.
         unsafe {
-            match self.end {
-                End::First => call!(RedisModule_ZsetRangeNext(self.key)) != 0,
-                End::Last => call!(RedisModule_ZsetRangePrev(self.key)) != 0,
+            match self.side {
+                Side::First => call!(RedisModule_ZsetRangeNext(self.key)) != 0,
+                Side::Last => call!(RedisModule_ZsetRangePrev(self.key)) != 0,
             }
         }
     }

@@ -71,7 +71,7 @@ impl<'a, M: Mode> LeaseSet<'a, M> {
     /// ended may be the holder's, and get a new score.
     fn plan(self, mut changes: Changes, budget: &Budget) -> Plan<'a, M> {
         if let Some(stale) = self.stale.as_ref().filter(|stale| budget.remove(stale.removable())) {
-            let place = if stale.goes_by_rank() { changes.len() } else { 0 };
+            let place = if stale.is_removed_by_rank() { changes.len() } else { 0 };
             changes.insert(place, Change::Prune(Rc::clone(stale)));
         }
         Plan::of(self.open, changes)

@@ -121,7 +121,7 @@ impl Stale {
     }
 
     /// Whether members are removed by their ranks, which change where another member gets a new score.
-    pub fn goes_by_rank(&self) -> bool {
+    pub fn is_removed_by_rank(&self) -> bool {
         matches!(self, Self::Nested(nested) if nested.expired.max(nested.ahead) > MOST_REMOVED)
     }
 

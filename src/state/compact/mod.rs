@@ -65,13 +65,13 @@ pub struct Compact {
 
 /// An entry where it is stored: its offset and the places before and after it. Its stamp is that of the place after it.
 #[derive(Debug, Clone, Copy)]
-struct Stored {
+struct Placed {
     at: usize,
     before: Mark,
     after: Mark,
 }
 
-impl Stored {
+impl Placed {
     fn entry(&self) -> Entry {
         Entry { stamp: self.after.stamp, weight: self.after.units.saturating_sub(self.before.units) }
     }
@@ -258,7 +258,7 @@ impl Compact {
     }
 
     /// The first entry stamped at a time that can be taken back, and the place after the last one.
-    fn stamped(&self, bytes: &[u8], stamp: i64) -> Result<Option<(Stored, Mark)>, Flaw> {
+    fn stamped(&self, bytes: &[u8], stamp: i64) -> Result<Option<(Placed, Mark)>, Flaw> {
         let Ends { head, end, .. } = self.ends;
         if self.is_empty() || stamp < head.stamp || stamp > end.stamp {
             return Ok(None);
@@ -394,7 +394,7 @@ impl Compact {
     }
 
     /// The first entry after which `is_before` no longer holds. Searches the blocks, then one block.
-    fn seek(&self, bytes: &[u8], is_before: impl Fn(Mark) -> bool) -> Result<Stored, Flaw> {
+    fn seek(&self, bytes: &[u8], is_before: impl Fn(Mark) -> bool) -> Result<Placed, Flaw> {
         let first = block_of(self.ends.head.at);
         let (mut low, mut high) = (first, self.last_block().saturating_add(1));
         // Most searches are for the oldest entries, so the head's own block is tried first.
@@ -412,7 +412,7 @@ impl Compact {
     }
 
     /// The first entry from a place on after which `is_before` no longer holds.
-    fn walk(&self, bytes: &[u8], from: Mark, is_before: impl Fn(Mark) -> bool) -> Result<Stored, Flaw> {
+    fn walk(&self, bytes: &[u8], from: Mark, is_before: impl Fn(Mark) -> bool) -> Result<Placed, Flaw> {
         let mut from = self.skip(bytes, from, &is_before);
         while let Some(stored) = self.step(bytes, from)? {
             if !is_before(stored.after) {
@@ -472,7 +472,7 @@ impl Compact {
     }
 
     /// The entry at a place; `None` at the end.
-    fn step(&self, bytes: &[u8], from: Mark) -> Result<Option<Stored>, Flaw> {
+    fn step(&self, bytes: &[u8], from: Mark) -> Result<Option<Placed>, Flaw> {
         let mut at = from.at;
         if at < self.ends.end.at && !is_boundary(at) {
             if let Some(encoded) = self.decoded(bytes, at) {
@@ -497,10 +497,10 @@ impl Compact {
         self.stored(from, at, encoded).map(Some)
     }
 
-    fn stored(&self, before: Mark, at: usize, encoded: Encoded) -> Result<Stored, Flaw> {
+    fn stored(&self, before: Mark, at: usize, encoded: Encoded) -> Result<Placed, Flaw> {
         let Encoded { difference, weight, size } = encoded;
         let (units, stamp) = (before.units.saturating_add(weight), before.stamp.saturating_add(difference));
         let after = Mark { at: at.saturating_add(size), units, stamp };
-        if self.is_within(after) { Ok(Stored { at, before, after }) } else { Err(Flaw::Damaged) }
+        if self.is_within(after) { Ok(Placed { at, before, after }) } else { Err(Flaw::Damaged) }
     }
 }

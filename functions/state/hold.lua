@@ -5,7 +5,7 @@
 -- s<holder>                    a settled holder, in place of the note; its score: -1 - ACTUAL
 --
 -- Numbers have 16 digits. The score of a note is above all times and made of the holder's bytes, by which it is found. The module
--- has the same members and scores; src/state/held.rs describes them in prose.
+-- has the same members and scores; src/state/hold/note.rs describes them in prose.
 
 local END_OF_TIMES = 1125899906842624 -- 2^50: the scores of notes are not below it, those of times are.
 local MOST_HOLDERS = 1048576

@@ -1,5 +1,5 @@
 //! WITHIN: who does not fit now gets a turn. One test for each of its promises; tests/live/histories.rs draws it with everything else,
-//! and functions.rs compares both forms.
+//! and functions/ compares both forms.
 
 use redis::Value;
 

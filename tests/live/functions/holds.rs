@@ -379,7 +379,7 @@ fn nothing_is_given_back_before_all_of_it_is_known(engine: &Engine) {
             let line = all(three, &[&a, &c], &format!("{rule} HOLD other 5 SLIDING 600 2301"));
             assert!(line.as_ref().is_err_and(|line| line.contains("is damaged")), "{rule}: {line:?}");
             let peek = three.line(&format!("peek {a} {name} 600 9 FULL")).expect("a reply");
-            assert_eq!(Full::of(&peek).used, 2, "{rule}: one of a peek, one that is held");
+            assert_eq!(Full::of(&peek).used, 2, "{rule}: one of the peek, and the held one");
         }
     });
 }

@@ -4,13 +4,11 @@ import { DENY_CACHE } from "./defaults.js";
 import type { Figures } from "./reply.js";
 import { describe, type Rule } from "./rules.js";
 
-/** Before a denial is believed no longer, one request is let through to ask again, so that not all of a flood do at once. */
-const ASK_AGAIN = 0.9 * DENY_CACHE.believed;
 /** About what the entry of one denial takes, and each of its windows, beside the key. */
 const ENTRY_BYTES = 240;
 const WINDOW_BYTES = 130;
 
-interface Denial {
+export interface Denial {
   readonly rule: string;
   readonly cost: number;
   readonly windows: readonly Figures[];
@@ -18,10 +16,10 @@ interface Denial {
   readonly receivedAt: number;
   /** When its wait is over, counted from before the call was sent, so that no request is denied for longer than by the server. */
   readonly endsAt: number;
-  /** Until when it is believed: another process may have given something back. */
+  /** Until when it is believed, counted in the same way: another process may have given something back. */
   readonly until: number;
-  /** From when one request may ask again; after that `until`. */
-  askAgain: number;
+  /** The call that finds out whether it still holds. */
+  asking: Promise<unknown> | undefined;
 }
 
 /** One denial a key, since one key belongs to one rule; the oldest makes room. */
@@ -34,17 +32,8 @@ export class DenialCache {
    * what that call would have been told, for all of its wait.
    */
   find(key: string, rule: Rule, cost: number, now: number, since = Number.POSITIVE_INFINITY): Figures[] | undefined {
-    const denial = this.#denials.get(key);
-    if (!denial || denial.rule !== describe(rule) || cost < denial.cost) return undefined;
-    // A request that never fits is not told to wait.
-    if (cost > denial.cost && denial.windows.some(({ limit }) => cost > limit)) return undefined;
-    if (denial.receivedAt < since) {
-      if (now >= denial.until) return undefined;
-      if (now >= denial.askAgain) {
-        denial.askAgain = denial.until;
-        return undefined;
-      }
-    } else if (now >= denial.endsAt) return undefined;
+    const denial = this.#covering(key, rule, cost);
+    if (!denial || now >= (denial.receivedAt < since ? denial.until : denial.endsAt)) return undefined;
     const passed = Math.floor(now - denial.receivedAt);
     const left = (ms: number) => (ms > 0 ? Math.max(1, ms - passed) : ms);
     return denial.windows.map((figures) => ({
@@ -56,14 +45,32 @@ export class DenialCache {
     }));
   }
 
+  /**
+   * A denial that is believed no longer, although its wait is not over. One request asks again, and others wait for what that is
+   * told: not all of a flood ask at once, however slow this process or the server is.
+   */
+  doubted(key: string, rule: Rule, cost: number, now: number): Denial | undefined {
+    const denial = this.#covering(key, rule, cost);
+    return denial && now >= denial.until && now < denial.endsAt ? denial : undefined;
+  }
+
+  /** The denial of the same or a lighter request. */
+  #covering(key: string, rule: Rule, cost: number): Denial | undefined {
+    const denial = this.#denials.get(key);
+    if (!denial || denial.rule !== describe(rule) || cost < denial.cost) return undefined;
+    // A request that never fits is not told to wait.
+    if (cost > denial.cost && denial.windows.some(({ limit }) => cost > limit)) return undefined;
+    return denial;
+  }
+
   remember(key: string, rule: Rule, cost: number, windows: readonly Figures[], sentAt: number): void {
     const now = performance.now();
     const waits = windows.map((figures) => figures["retry-after-ms"]);
     const endsAt = waits.some((ms) => ms < 0) ? Number.POSITIVE_INFINITY : sentAt + Math.max(...waits);
-    const until = Math.min(now + DENY_CACHE.believed, endsAt);
+    const until = Math.min(sentAt + DENY_CACHE.believed, endsAt);
     this.forget(key);
-    if (until <= now) return;
-    const denial = { rule: describe(rule), cost, windows, receivedAt: now, endsAt, until, askAgain: now + ASK_AGAIN };
+    if (endsAt <= now) return;
+    const denial = { rule: describe(rule), cost, windows, receivedAt: now, endsAt, until, asking: undefined };
     this.#denials.set(key, denial);
     this.#bytes += sizeOf(key, denial);
     for (const oldest of this.#denials.keys()) {

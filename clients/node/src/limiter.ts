@@ -5,7 +5,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { periodEnd } from "./calendar.js";
 import { type Connection, connect, type RedisClient } from "./connection.js";
 import { LIMITER, WAITING } from "./defaults.js";
-import { DenialCache } from "./denials.js";
+import { type Denial, DenialCache } from "./denials.js";
 import { DeniedError, isEnded, LostReplyError, UnavailableError } from "./errors.js";
 import { checkedWord, memoryKey, type Word } from "./keys.js";
 import { Lease } from "./lease.js";
@@ -69,7 +69,7 @@ import {
   words,
 } from "./rules.js";
 import { type Call, type Mode, type Server, serverOf } from "./server.js";
-import { countdown, pauseFor, Queue, unlessLeft } from "./waiting.js";
+import { countdown, type Place, pauseFor, Queue, unlessLeft } from "./waiting.js";
 
 /**
  * Limits over one client of node-redis or ioredis, a cluster client too.
@@ -377,7 +377,8 @@ export class Limiter {
       behind.push(repliesEach(rule, forced) ? "EACH" : "FULL");
       return this.#call(command, [key], behind, ms, hold !== undefined);
     };
-    const decide = () => (rule.kind === "calendar" ? this.#inPeriod([rule], send, asking) : send());
+    const decide = (ms: number) =>
+      rule.kind === "calendar" ? this.#inPeriod([rule], send, { ...asking, timeout: ms }) : send(undefined, ms);
     const read = (reply: unknown) => {
       const windows = readWindows(rule, forced, reply, within !== undefined);
       const result = toResult(rule, windows, "server", holder);
@@ -407,9 +408,9 @@ export class Limiter {
       const force = isForced(rule, undefined);
       return { key, rule, cost: unitsOf(rule, cost), force, remembers: remembers && !force && rule.kind !== "lease" };
     });
-    const decide = async () => {
+    const decide = async (timeout: number) => {
       try {
-        return await this.#all(demands, asking);
+        return await this.#all(demands, { ...asking, timeout });
       } catch (error) {
         for (const { key, rule, holder } of error instanceof LostReplyError ? demands : []) {
           if (rule.kind === "lease") void this.#releaseLeft(key, rule, holder as Word);
@@ -434,11 +435,13 @@ export class Limiter {
     { decide, read, instead }: Deciding<T, R>,
   ): Promise<{ result: R | Result; index: number }> {
     const start = performance.now();
-    const { denyCache = false } = asking;
+    const { denyCache = false, timeout = this.timeout } = asking;
+    const cached = denyCache
+      ? asked.flatMap((one, index) => (one.remembers ? [{ ...one, index, id: memoryKey(one.key) }] : []))
+      : [];
     const remembered = (since?: number) => {
-      for (const [index, { key, rule, cost, remembers }] of asked.entries()) {
-        if (!denyCache || !remembers) continue;
-        const windows = this.#denials.find(memoryKey(key), rule, cost, performance.now(), since);
+      for (const { id, index, rule, cost } of cached) {
+        const windows = this.#denials.find(id, rule, cost, performance.now(), since);
         if (!windows) continue;
         this.#statistics.deniedFromMemory++;
         this.#decided(command, keysOf(asked), rule, false, "memory", start);
@@ -449,14 +452,26 @@ export class Limiter {
     const told = (result: R) => ({ result, index: result instanceof AllResult ? result.index : 0 });
     const denied = remembered();
     if (denied) return denied;
+    let doubted: Denial | undefined;
+    for (const { id, rule, cost } of cached) doubted ??= this.#denials.doubted(id, rule, cost, start);
+    const first = doubted?.asking;
     try {
-      const { result, windows } = read(await decide());
-      for (const [i, { key, rule, cost, remembers }] of asked.entries()) {
-        const figures = windows[i] as Figures[];
-        if (!denyCache || !remembers) continue;
-        if (result.allowed) this.#denials.refute(memoryKey(key), rule, cost);
+      let left = timeout;
+      if (first) {
+        // By then it is remembered what the first was told, which waits for the same reply, and began before.
+        await first;
+        const known = remembered(start);
+        if (known) return known;
+        left = Math.max(WAITING.lastCallShare * timeout, start + timeout - performance.now());
+      }
+      const deciding = decide(left);
+      if (doubted && !first) doubted.asking = deciding;
+      const { result, windows } = read(await deciding);
+      for (const { id, index, rule, cost } of cached) {
+        const figures = windows[index] as Figures[];
+        if (result.allowed) this.#denials.refute(id, rule, cost);
         else if (figures.some(({ allowed }) => allowed === 0)) {
-          this.#denials.remember(memoryKey(key), rule, cost, figures, start);
+          this.#denials.remember(id, rule, cost, figures, start);
         }
       }
       return told(result);
@@ -476,6 +491,8 @@ export class Limiter {
       const [{ rule }] = asked as readonly [Asked, ...Asked[]];
       this.#decided(command, keysOf(asked), rule, result.allowed, policy, start);
       return told(result);
+    } finally {
+      if (doubted && !first) doubted.asking = undefined;
     }
   }
 
@@ -519,14 +536,14 @@ export class Limiter {
    */
   async #inPeriod(
     rules: readonly CalendarRule[],
-    send: (at: number, timeout?: number) => Promise<unknown>,
+    send: (at: number, timeout: number) => Promise<unknown>,
     { hold, timeout = this.timeout }: Pick<Asking, "timeout" | "hold">,
   ): Promise<unknown> {
     const left = countdown(timeout);
     const at = hold?.at ?? Date.now();
     try {
       if (hold) hold.at = at;
-      return await send(at);
+      return await send(at, timeout);
     } catch (error) {
       if (!isEnded(error) || hold?.renews) throw error;
       const next = Math.min(...rules.map((rule) => periodEnd(rule, at)));
@@ -595,35 +612,35 @@ export class Limiter {
     const id = memoryKey(key);
     const left = countdown(timeout);
     const giveBack = () => this.#releaseLeft(key, rule, holder);
-    let leave: (() => void) | undefined;
+    let place: Place | undefined;
     let poll: number = WAITING.firstPoll;
     let takenAt = 0;
     try {
-      if (timeout > 0 && this.#queue.has(id)) leave = await this.#queue.join(id, left(), signal);
+      if (timeout > 0) place = await this.#queue.join(id, left(), signal);
+      if (place?.isFirst === false && place.line.denied) return { result: place.line.denied, takenAt };
       const ask = (ms: number) => {
         takenAt = performance.now();
-        // Who does not wait asks once, as any other call.
+        // A caller that does not wait asks once, as any other call.
         const asking = { holder, timeout: timeout > 0 ? ms : this.timeout };
         return unlessLeft(signal, () => this.ask(key, rule, asking), giveBack, giveBack);
       };
-      const result = await this.#patiently(ask, left, signal, async ({ retryAfterMs }) => {
+      const result = await this.#patiently(ask, left, signal, async (denied) => {
+        const { retryAfterMs } = denied;
+        if (place) place.line.denied = denied;
         if (retryAfterMs === undefined || left() <= 0) return false;
-        if (!leave) {
-          leave = await this.#queue.join(id, left(), signal);
-          return left() > 0;
-        }
         // A lease may be released at any time. Half of the pause is random, so that not all processes ask at once.
         await pauseFor(Math.min(retryAfterMs, left(), poll * (0.5 + Math.random() / 2)), signal);
         poll = Math.min(2 * poll, WAITING.longestPoll);
         return true;
       });
+      if (place && result.allowed) place.line.denied = undefined;
       return { result, takenAt };
     } catch (error) {
       // It may have been taken, and nobody knows.
       if (error instanceof LostReplyError) void giveBack();
       throw error;
     } finally {
-      leave?.();
+      place?.leave();
     }
   }
 
@@ -741,7 +758,7 @@ type Windows = readonly (readonly Figures[])[];
 
 /** How a decision is asked for, read, and made of figures where the server is unavailable. No more promises than it takes. */
 interface Deciding<T, R> {
-  decide(): Promise<T>;
+  decide(timeout: number): Promise<T>;
   read(reply: T): { result: R; windows: Windows };
   instead(windows: Windows, source: Source): R;
 }

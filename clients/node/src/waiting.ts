@@ -2,6 +2,7 @@
 
 import { setTimeout as sleep } from "node:timers/promises";
 import { LostReplyError } from "./errors.js";
+import type { Result } from "./result.js";
 
 /** setTimeout takes no more. */
 export const LONGEST_TIMER_MS = 2 ** 31 - 1;
@@ -49,32 +50,45 @@ export function countdown(timeout: number): () => number {
   return () => deadline - performance.now();
 }
 
+/** A caller's place in the line at a key. */
+export interface Place {
+  /** Whether those before have left. If not, its time is over. */
+  readonly isFirst: boolean;
+  readonly line: Line;
+  /** Makes the next one the first. */
+  leave(): void;
+}
+
+interface Line {
+  /** When all that are in it have left. */
+  over: Promise<void>;
+  /** What the first was told last. */
+  denied: Result | undefined;
+}
+
 /** The callers that wait for a place at a key, in the order in which they came: the first of them asks for all. */
 export class Queue {
-  /** The last caller at each key. */
-  readonly #last = new Map<string, Promise<void>>();
+  readonly #lines = new Map<string, Line>();
 
-  has(id: string): boolean {
-    return this.#last.has(id);
-  }
-
-  /** Resolves when the caller is the first, or after `ms` milliseconds, with a function that makes the next one the first. */
-  async join(id: string, ms: number, signal: AbortSignal | undefined): Promise<() => void> {
-    const before = this.#last.get(id) ?? Promise.resolve();
+  /** Resolves when the caller is the first, or after `ms` milliseconds. */
+  async join(id: string, ms: number, signal: AbortSignal | undefined): Promise<Place> {
+    const line = this.#lines.get(id) ?? { over: Promise.resolve(), denied: undefined };
+    this.#lines.set(id, line);
+    const before = line.over;
     let leave = () => {};
     const mine = new Promise<void>((resolve) => {
       leave = resolve;
     });
     const both = before.then(() => mine);
-    this.#last.set(id, both);
+    line.over = both;
     both.then(() => {
-      if (this.#last.get(id) === both) this.#last.delete(id);
+      if (line.over === both) this.#lines.delete(id);
     });
     const over = new AbortController();
-    const ended = signal ? AbortSignal.any([signal, over.signal]) : over.signal;
+    const either = () => Promise.race([before.then(() => true), pauseFor(ms, over.signal).then(() => false)]);
     try {
-      await Promise.race([before, pauseFor(ms, ended)]);
-      return leave;
+      const isFirst = await unlessLeft(signal, either);
+      return { isFirst, line, leave };
     } catch (error) {
       leave();
       throw error;

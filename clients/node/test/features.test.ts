@@ -162,6 +162,47 @@ describe("features", () => {
     assert.equal((await one.hit("s", short)).allowed, true);
   });
 
+  test("a flood costs a call where a denial is over its second: one asks again, and the others wait for what it is told", async () => {
+    const limiter = remembering(open.client, { timeout: 10_000 });
+    const rule = sliding("10/hour");
+    const crowd = () => Promise.all(Array.from({ length: 100 }, () => limiter.hit("crowd", rule)));
+    await limiter.hit("crowd", rule, { cost: 10 });
+    assert.equal((await limiter.hit("crowd", rule)).allowed, false);
+    const asked = await calls("rl.sliding");
+    await sleep(1050);
+    assert.ok((await crowd()).every(({ allowed }) => !allowed));
+    assert.equal(await calls("rl.sliding"), asked + 1);
+    await sleep(1050);
+    await server.run("DEL", limiter.keyOf("crowd") as string);
+    assert.equal((await crowd()).filter(({ allowed }) => allowed).length, 10, "what another process gave back");
+  });
+
+  test("a denial is believed a second from before it was asked for; an error is told to all that waited, and then one asks", async () => {
+    let [reply, sent]: [() => Promise<unknown>, number] = [async () => [], 0];
+    const send = () => {
+      sent++;
+      return reply();
+    };
+    const limiter = remembering({ keyPrefix: "", send }, { mode: "module", timeout: 10_000, logger: { warn() {} } });
+    const wait = ["retry-after-ms", 9000, "next-after-ms", 9000, "reset-after-ms", 9000, "window-ms", 9000, "at-ms", 1];
+    const denial = ["allowed", 0, "limit", 1, "used", 1, "remaining", 0, ...wait];
+    const hits = (count: number) =>
+      Promise.allSettled(Array.from({ length: count }, () => limiter.hit("k", sliding("1/9s"))));
+    reply = () => sleep(600, denial);
+    await hits(1);
+    sent = 0;
+    await sleep(500);
+    await hits(10);
+    assert.equal(sent, 1, "1100 ms after it was asked for");
+    await sleep(500);
+    reply = () => sleep(10).then(() => Promise.reject(new Error("ERR broken")));
+    const ended = await hits(10);
+    assert.deepEqual([sent, ended.filter(({ status }) => status === "rejected").length], [2, 10]);
+    reply = async () => denial;
+    await hits(10);
+    assert.equal(sent, 3);
+  });
+
   test("denials are remembered within a bound of entries and of bytes; the oldest make room", () => {
     const { DenialCache } = internal("denials");
     const { DENY_CACHE } = internal("defaults");
@@ -360,10 +401,9 @@ describe("features", () => {
   });
 });
 
-test("of a crowd one asks again, a moment before a remembered denial ends", () => {
+test("a denial is believed for a second, doubted until its wait is over, and refuted by what was allowed", () => {
   const { DenialCache } = require(join(root, "clients/node/dist/denials.js"));
   const cache = new DenialCache();
-  cache.entries = 10;
   const rule = sliding("1/minute");
   const figures = {
     allowed: 0,
@@ -372,13 +412,12 @@ test("of a crowd one asks again, a moment before a remembered denial ends", () =
     "reset-after-ms": 60_000,
     "at-ms": 1,
   };
-  cache.remember("k", rule, 1, [figures], performance.now());
   const now = performance.now();
+  cache.remember("k", rule, 1, [figures], now);
   const found = (ms: number, cost = 1) => cache.find("k", rule, cost, now + ms) !== undefined;
-  assert.deepEqual(
-    [found(0), found(850), found(910), found(920), found(950), found(1000)],
-    [true, true, false, true, true, false],
-  );
+  const doubted = (ms: number) => cache.doubted("k", rule, 1, now + ms) !== undefined;
+  assert.deepEqual([found(0), found(999), found(1000)], [true, true, false]);
+  assert.deepEqual([doubted(999), doubted(1000), doubted(59_999), doubted(60_000)], [false, true, true, false]);
   assert.ok(cache.find("k", rule, 1, now + 50_000, now - 1000), "for a call that had begun before it came");
   assert.equal(cache.find("k", rule, 1, now + 61_000, now - 1000), undefined);
   cache.remember("k", rule, 2, [figures], now);

@@ -555,6 +555,20 @@ describe("with a server", () => {
     for (const place of places) await place.release();
   });
 
+  test("of a crowd that waits for a place only the first asks, and the others are told what it was told", async () => {
+    const limiter = made();
+    const jobs = lease(1, 60);
+    const held = await limiter.hold("crowd", jobs);
+    const asked = async () => Number(/calls=(\d+)/.exec(await server.info("commandstats", "cmdstat_rl.acquire"))?.[1]);
+    const before = await asked();
+    const denied = await Promise.all(times(100, () => limiter.wait("crowd", jobs, { timeout: 300 })));
+    assert.ok(denied.every(({ allowed }) => !allowed));
+    // The first polls; some more may find themselves first when its time is over.
+    const polls = (await asked()) - before;
+    assert.ok(polls < 50, `${polls} calls`);
+    await held.release();
+  });
+
   test("replies that are lost: a reservation and its settlement are sent again, and charge once", async () => {
     await server.run("FLUSHALL");
     let lose = 0;

@@ -2,7 +2,7 @@
 
 import type { NextFunction, Request, RequestHandler, Response } from "express";
 import { Guard, type GuardOptions, type Limits, over } from "./guard.js";
-import { clientAddress } from "./identity.js";
+import { clientAddress, routeName } from "./identity.js";
 import type { Limiter } from "./limiter.js";
 
 export type { CostOf, KeyOf, Limit, Limits, RuleOf } from "./guard.js";
@@ -22,9 +22,9 @@ export interface RateLimitOptions extends GuardOptions<Request> {
  */
 export function rateLimit(limiter: Limiter, limits: Limits<Request>, options: RateLimitOptions = {}): RequestHandler {
   const guard = new Guard(limiter, limits, options, clientAddress(), "onDenied");
-  return (request: Request, response: Response, next: NextFunction) => {
+  const limit = (request: Request, response: Response, next: NextFunction) => {
     guard
-      .admit(request, routeOf(request))
+      .admit(request, routeOf(request, limit))
       .then(async ({ refusal, headers, result, end }) => {
         if (end) over(response, end);
         response.locals.rateLimit = result;
@@ -35,14 +35,18 @@ export function rateLimit(limiter: Limiter, limits: Limits<Request>, options: Ra
       }, next)
       .catch(next);
   };
+  return limit;
 }
 
 /**
  * The template of the route that the middleware is declared on. Express tells the path of its router as it was requested
  * only, so the parameters in that are put back: those that a router with `mergeParams` knows.
  */
-function routeOf({ route, method, baseUrl, params }: Request): string | undefined {
+function routeOf({ route, method, baseUrl, params }: Request, limit: RequestHandler): string | undefined {
   if (!route) return undefined;
+  // Those for which the route has this middleware, perhaps in a function of the application's.
+  const layers = (route.stack as Layer[]).filter(({ handle }) => handle === limit);
+  const methods = layers.length === 0 ? [method] : layers.map(({ method = "all" }) => method);
   const own = String(route.path);
   // Paths match in any case.
   const base = baseUrl.toLowerCase().split("/");
@@ -51,5 +55,11 @@ function routeOf({ route, method, baseUrl, params }: Request): string | undefine
     const i = own.includes(`:${name}`) ? -1 : base.findLastIndex((part) => decodeURIComponent(part) === text);
     if (i >= 0) base[i] = `:${name}`;
   }
-  return `${method} ${base.join("/")}${own}`;
+  return routeName(methods, `${base.join("/")}${own}`);
+}
+
+/** One handler of a route, of a method unless it is of all. */
+interface Layer {
+  readonly handle: unknown;
+  readonly method?: string;
 }

@@ -2,7 +2,7 @@
 
 import type { FastifyInstance, FastifyPluginCallback, FastifyReply, FastifyRequest } from "fastify";
 import { Guard, type GuardOptions, type Limits, over } from "./guard.js";
-import { clientAddress } from "./identity.js";
+import { clientAddress, routeName } from "./identity.js";
 import type { Limiter } from "./limiter.js";
 
 export type { CostOf, KeyOf, Limit, Limits, RuleOf } from "./guard.js";
@@ -70,7 +70,9 @@ export const rateLimitPlugin: FastifyPluginCallback<PluginOptions> = Object.assi
  * A rule without a name counts each route by itself, also where the hook is one of all routes.
  */
 export function rateLimit(limiter: Limiter, limits: Limits<FastifyRequest>, options: RateLimitOptions = {}): Hook {
-  return hook(limiter, limits, options, ({ method, routeOptions: { url } }) => url && `${method} ${url}`);
+  const routeOf = ({ method, routeOptions }: FastifyRequest) =>
+    routeOptions.url && routeName([routeOptions.method ?? method].flat(), routeOptions.url);
+  return hook(limiter, limits, options, routeOf);
 }
 
 function hook(

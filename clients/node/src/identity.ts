@@ -116,6 +116,16 @@ export function mountedAt(url: string, path: string): string {
   }
 }
 
+/**
+ * What a route is called in keys: by the methods that it is declared for, and its template. A HEAD is a GET, by which it is
+ * answered: else it would have a quota of its own.
+ */
+export function routeName(methods: readonly string[], template: string): string {
+  const declared = new Set(methods.map((method) => method.toUpperCase().replace(/^HEAD$/, "GET")));
+  // A route of all methods names dozens of them.
+  return `${declared.size > 8 ? "ALL" : [...declared].sort().join(",")} ${template}`;
+}
+
 /** The key of an adapter: prefix, policy, and the identity in a hash tag. No two of them make the same key. */
 export function adapterKey(prefix: string, policy: string, identity: string): string {
   const escaped = identity.replace(/[%{}]/g, encodeURIComponent);

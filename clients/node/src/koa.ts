@@ -2,7 +2,7 @@
 
 import type { Context, Middleware, Next } from "koa";
 import { Guard, type GuardOptions, type Limits, over } from "./guard.js";
-import { clientAddress, mountedAt } from "./identity.js";
+import { clientAddress, mountedAt, routeName } from "./identity.js";
 import type { Limiter } from "./limiter.js";
 
 export type { CostOf, KeyOf, Limit, Limits, RuleOf } from "./guard.js";
@@ -55,10 +55,19 @@ interface Headed {
  * The template of the route that the middleware is declared on, as @koa/router and koa-router leave it, behind the path at which
  * koa-mount has put its application.
  */
-function routeOf(context: Context & { readonly _matchedRoute?: unknown; readonly mountPath?: string }) {
-  const { method, _matchedRoute: path, mountPath, originalUrl } = context;
+function routeOf(context: Context & Routed) {
+  const { method, _matchedRoute: path, matched = [], mountPath, originalUrl } = context;
   // Of applications within each other koa-mount names the innermost path alone.
   const whole = mountPath === undefined ? "" : mountedAt(originalUrl, context.path);
   const base = mountPath === undefined || whole.endsWith(mountPath) ? whole : mountPath;
-  return path === undefined ? base || undefined : `${method} ${base}${String(path)}`;
+  if (path === undefined) return base || undefined;
+  const route = matched.find((layer) => layer.path === path && layer.methods.includes(method));
+  return routeName(route?.methods ?? [method], `${base}${String(path)}`);
+}
+
+/** What the routers and koa-mount leave in a context. */
+interface Routed {
+  readonly _matchedRoute?: unknown;
+  readonly matched?: readonly { readonly path: unknown; readonly methods: readonly string[] }[];
+  readonly mountPath?: string;
 }

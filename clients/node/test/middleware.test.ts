@@ -660,6 +660,70 @@ test("an application that is mounted in two places has two limits", async (t) =>
   }
 });
 
+test("a limit of a route is one for all of its methods, and a HEAD is a GET", async (t) => {
+  const server = await Server.start({ mode: "module" });
+  const open = (await clients[0]?.open(server.port)) as OpenClient;
+  const limiter = new Limiter(open.client, { timeout: 10_000 });
+  const options = { key: () => "k", timeout: 10_000 };
+  const [one, two] = [sliding("1/hour"), sliding("2/hour")];
+  const answer = (_request: unknown, response: express.Response) => void response.send("in");
+  const ofExpress = express();
+  ofExpress.get("/get", expressRateLimit(limiter, one, { ...options, prefix: "express:" }), answer);
+  ofExpress.all("/all", expressRateLimit(limiter, two, { ...options, prefix: "express:" }), answer);
+  const both = ofExpress.route("/both");
+  const limit = expressRateLimit(limiter, two, { ...options, prefix: "express:" });
+  both.all(limit).get(answer).post(answer).put(answer);
+  const router = new KoaRouter();
+  const inside: Koa.Middleware = (context) => {
+    context.body = "in";
+  };
+  router.get("/get", koaRateLimit(limiter, one, { ...options, prefix: "koa:" }), inside);
+  router.all("/all", koaRateLimit(limiter, two, { ...options, prefix: "koa:" }), inside);
+  router.register(
+    "/both",
+    ["GET", "POST", "PUT"],
+    [koaRateLimit(limiter, two, { ...options, prefix: "koa:" }), inside],
+  );
+  const ofFastify = fastify();
+  const hook = (rule: typeof one) => ({
+    onRequest: fastifyRateLimit(limiter, rule, { ...options, prefix: "fastify:" }),
+  });
+  ofFastify.get("/get", hook(one), async () => "in");
+  ofFastify.all("/all", hook(two), async () => "in");
+  ofFastify.route({ method: ["GET", "POST", "PUT"], url: "/both", ...hook(two), handler: async () => "in" });
+  const ofHono = new Hono();
+  ofHono.get("/get", honoRateLimit(limiter, one, { ...options, prefix: "hono:" }), (context) => context.text("in"));
+  ofHono.all("/all", honoRateLimit(limiter, two, { ...options, prefix: "hono:" }), (context) => context.text("in"));
+  const apps = {
+    express: await listening(createServer(ofExpress)),
+    koa: await listening(createServer(new Koa().use(router.routes() as unknown as Koa.Middleware).callback())),
+    fastify: {
+      url: await ofFastify.listen({ port: 0, host: "127.0.0.1" }),
+      close: () => {
+        ofFastify.server.closeAllConnections();
+        return ofFastify.close();
+      },
+    },
+    hono: await served(ofHono.fetch),
+  };
+  t.after(async () => {
+    for (const app of Object.values(apps)) await app.close();
+    open.close();
+    await server.stop();
+  });
+  for (const [name, { url }] of Object.entries(apps)) {
+    const statuses = async (path: string, ...methods: string[]) => {
+      const list = [];
+      for (const method of methods) list.push((await fetch(url + path, { method })).status);
+      return list;
+    };
+    assert.deepEqual(await statuses("/get", "GET", "HEAD"), [200, 429], name);
+    for (const path of name === "hono" ? ["/all"] : ["/all", "/both"]) {
+      assert.deepEqual(await statuses(path, "GET", "POST", "PUT"), [200, 200, 429], `${name} ${path}`);
+    }
+  }
+});
+
 test("fastify: a plugin, and limits in the config of routes", async (t) => {
   const server = await Server.start({ mode: "module" });
   const open = (await clients[0]?.open(server.port)) as OpenClient;

@@ -249,7 +249,9 @@ export class Limiter {
   async release(key: Word, ...holders: [Word, ...Word[]]): Promise<number> {
     if (holders.length === 0) throw new TypeError("release needs a holder");
     for (const holder of holders) checkedWord("a holder", holder);
-    return readInteger(await this.#giveBack("release", key, holders, {}), "a number of leases");
+    const released = readInteger(await this.#giveBack("release", key, holders, {}), "a number of leases");
+    this.#queue.free(memoryKey(key));
+    return released;
   }
 
   /**
@@ -629,8 +631,9 @@ export class Limiter {
         if (place) place.line.denied = denied;
         if (retryAfterMs === undefined || left() <= 0) return false;
         // A lease may be released at any time. Half of the pause is random, so that not all processes ask at once.
-        await pauseFor(Math.min(retryAfterMs, left(), poll * (0.5 + Math.random() / 2)), signal);
-        poll = Math.min(2 * poll, WAITING.longestPoll);
+        const pause = Math.min(retryAfterMs, left(), poll * (0.5 + Math.random() / 2));
+        const isFreed = await place?.line.pause(pause, signal);
+        poll = isFreed ? WAITING.firstPoll : Math.min(2 * poll, WAITING.longestPoll);
         return true;
       });
       if (place && result.allowed) place.line.denied = undefined;

@@ -59,41 +59,72 @@ export interface Place {
   leave(): void;
 }
 
-interface Line {
+/** The callers that wait for a place at a key, in the order in which they came: the first of them asks for all. */
+class Line {
   /** When all that are in it have left. */
-  over: Promise<void>;
+  over = Promise.resolve();
   /** What the first was told last. */
   denied: Result | undefined;
+  #freed = latch();
+
+  /** The first waits before it asks again. Resolves with whether a place was freed in this process. */
+  async pause(ms: number, signal: AbortSignal | undefined): Promise<boolean> {
+    try {
+      return await comes(this.#freed.opened, ms, signal);
+    } finally {
+      this.#freed = latch();
+    }
+  }
+
+  free(): void {
+    this.#freed.open();
+  }
 }
 
-/** The callers that wait for a place at a key, in the order in which they came: the first of them asks for all. */
+/** The lines at all keys. */
 export class Queue {
   readonly #lines = new Map<string, Line>();
 
   /** Resolves when the caller is the first, or after `ms` milliseconds. */
   async join(id: string, ms: number, signal: AbortSignal | undefined): Promise<Place> {
-    const line = this.#lines.get(id) ?? { over: Promise.resolve(), denied: undefined };
+    const line = this.#lines.get(id) ?? new Line();
     this.#lines.set(id, line);
-    const before = line.over;
-    let leave = () => {};
-    const mine = new Promise<void>((resolve) => {
-      leave = resolve;
-    });
-    const both = before.then(() => mine);
+    const { over: before } = line;
+    const { opened, open: leave } = latch();
+    const both = before.then(() => opened);
     line.over = both;
     both.then(() => {
       if (line.over === both) this.#lines.delete(id);
     });
-    const over = new AbortController();
-    const either = () => Promise.race([before.then(() => true), pauseFor(ms, over.signal).then(() => false)]);
     try {
-      const isFirst = await unlessLeft(signal, either);
-      return { isFirst, line, leave };
+      return { isFirst: await comes(before, ms, signal), line, leave };
     } catch (error) {
       leave();
       throw error;
-    } finally {
-      over.abort();
     }
+  }
+
+  /** A place at a key was freed in this process. */
+  free(id: string): void {
+    this.#lines.get(id)?.free();
+  }
+}
+
+function latch(): { readonly opened: Promise<void>; readonly open: () => void } {
+  let open = () => {};
+  const opened = new Promise<void>((resolve) => {
+    open = resolve;
+  });
+  return { opened, open };
+}
+
+/** Whether something comes within `ms` milliseconds. */
+async function comes(something: Promise<void>, ms: number, signal: AbortSignal | undefined): Promise<boolean> {
+  const over = new AbortController();
+  const either = () => Promise.race([something.then(() => true), pauseFor(ms, over.signal).then(() => false)]);
+  try {
+    return await unlessLeft(signal, either);
+  } finally {
+    over.abort();
   }
 }

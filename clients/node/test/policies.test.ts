@@ -569,6 +569,22 @@ describe("with a server", () => {
     await held.release();
   });
 
+  test("a release wakes the first that waits in the process", async (t) => {
+    const { WAITING } = require(join(root, "clients/node/dist/defaults.js"));
+    const { firstPoll } = WAITING;
+    t.after(() => {
+      WAITING.firstPoll = firstPoll;
+    });
+    const [limiter, jobs] = [made(), lease(1, 600)];
+    const held = await limiter.hold("wakes", jobs);
+    const before = await server.info("commandstats", "cmdstat_rl.acquire");
+    WAITING.firstPoll = 100_000;
+    const next = limiter.hold("wakes", jobs, { timeout: 200_000 });
+    await eventually("it has asked", async () => before !== (await server.info("commandstats", "cmdstat_rl.acquire")));
+    await held.release();
+    await (await next).release();
+  });
+
   test("replies that are lost: a reservation and its settlement are sent again, and charge once", async () => {
     await server.run("FLUSHALL");
     let lose = 0;

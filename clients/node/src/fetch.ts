@@ -52,6 +52,8 @@ export function rateLimit<Q extends Request = Request>(
 }
 
 function withHeaders(response: Response, headers: Readonly<Record<string, string>>): Response {
+  // An upgrade to a WebSocket, as in Deno, cannot be copied.
+  if (response.status < 200) return response;
   // The headers of a response that was fetched cannot be changed.
   const changed = new Response(response.body, response);
   for (const [name, value] of Object.entries(headers)) changed.headers.append(name, value);

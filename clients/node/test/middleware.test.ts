@@ -598,6 +598,14 @@ test("a Fetch request that is aborted gives its lease back, though nobody reads 
   await eventually("it is released", async () => (await server.run("ZCARD", "rl:one:{k}")) === 0);
 });
 
+test("a Fetch handler may upgrade its request, whose response cannot be copied", async () => {
+  const limiter = new Limiter(nowhere, { whenUnavailable: "local", logger: { warn() {} } });
+  const upgrade = Object.defineProperty(new Response(), "status", { value: 101 });
+  const limited = fetchRateLimit(limiter, sliding("1/minute"), { key: () => "k" });
+  assert.equal(await limited(() => upgrade)(new Request("http://localhost/")), upgrade);
+  assert.equal((await limited(() => upgrade)(new Request("http://localhost/"))).status, 429);
+});
+
 test("an application that is mounted in two places has two limits", async (t) => {
   const server = await Server.start({ mode: "module" });
   const open = (await clients[0]?.open(server.port)) as OpenClient;

@@ -1,6 +1,6 @@
 /** A limit around a handler of Fetch's `Request`: Next.js, Remix, Bun, Deno and others. */
 
-import { Guard, type GuardOptions, type KeyOf, type Limits } from "./guard.js";
+import { Guard, type GuardOptions, held, type KeyOf, type Limits } from "./guard.js";
 import type { Limiter } from "./limiter.js";
 
 export type { CostOf, KeyOf, Limit, Limits, RuleOf } from "./guard.js";
@@ -58,45 +58,4 @@ function withHeaders(response: Response, headers: Readonly<Record<string, string
   const changed = new Response(response.body, response);
   for (const [name, value] of Object.entries(headers)) changed.headers.append(name, value);
   return changed;
-}
-
-/** Makes a response, and says when it is over: its body has been read, it has no body, or its client has left. */
-export async function held(
-  respond: () => Promise<Response>,
-  signal: AbortSignal,
-  end: (() => void) | undefined,
-): Promise<Response> {
-  if (!end) return respond();
-  signal.addEventListener("abort", end, { once: true });
-  if (signal.aborted) end();
-  try {
-    const response = await respond();
-    if (response.body) return new Response(told(response.body, end), response);
-    end();
-    return response;
-  } catch (error) {
-    end();
-    throw error;
-  }
-}
-
-function told(body: ReadableStream<Uint8Array>, end: () => void): ReadableStream<Uint8Array> {
-  const reader = body.getReader();
-  return new ReadableStream({
-    async pull(controller) {
-      try {
-        const { done, value } = await reader.read();
-        if (!done) return controller.enqueue(value);
-        end();
-        controller.close();
-      } catch (error) {
-        end();
-        controller.error(error);
-      }
-    },
-    cancel(reason) {
-      end();
-      return reader.cancel(reason);
-    },
-  });
 }

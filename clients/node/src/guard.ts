@@ -151,6 +151,47 @@ export function over(
   else response.once("close", end);
 }
 
+/** Makes a response, and says when it is over: its body has been read, it has no body, or its client has left. */
+export async function held(
+  respond: () => Promise<Response>,
+  signal: AbortSignal,
+  end: (() => void) | undefined,
+): Promise<Response> {
+  if (!end) return respond();
+  signal.addEventListener("abort", end, { once: true });
+  if (signal.aborted) end();
+  try {
+    const response = await respond();
+    if (response.body) return new Response(watched(response.body, end), response);
+    end();
+    return response;
+  } catch (error) {
+    end();
+    throw error;
+  }
+}
+
+function watched(body: ReadableStream<Uint8Array>, end: () => void): ReadableStream<Uint8Array> {
+  const reader = body.getReader();
+  return new ReadableStream({
+    async pull(controller) {
+      try {
+        const { done, value } = await reader.read();
+        if (!done) return controller.enqueue(value);
+        end();
+        controller.close();
+      } catch (error) {
+        end();
+        controller.error(error);
+      }
+    },
+    cancel(reason) {
+      end();
+      return reader.cancel(reason);
+    },
+  });
+}
+
 function refusal(status: Refusal["status"], problem: object | undefined): Refusal {
   return { status, type: "application/problem+json", body: JSON.stringify(problem) };
 }

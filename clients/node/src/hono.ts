@@ -1,8 +1,7 @@
 /** Middleware for Hono, version 4. */
 
 import type { Context, MiddlewareHandler, Next } from "hono";
-import { held } from "./fetch.js";
-import { Guard, type GuardOptions, type Limits, type Refusal } from "./guard.js";
+import { Guard, type GuardOptions, held, type Limits, type Refusal } from "./guard.js";
 import { clientAddress, mountedAt, type RequestLike } from "./identity.js";
 import type { Limiter } from "./limiter.js";
 

@@ -39,10 +39,7 @@ struct Fields {
 
 #[derive(Debug)]
 struct Entry {
-    first: Rate,
-    /// Seldom any, so that a word is better than three.
-    #[allow(clippy::box_collection)]
-    more: Option<Box<Vec<Rate>>>,
+    rates: Box<[Rate]>,
     reading: u32,
 }
 
@@ -50,12 +47,6 @@ struct Entry {
 pub struct Rate {
     pub limit: u32,
     pub seconds: u32,
-}
-
-impl Entry {
-    fn rates(&self) -> Vec<Rate> {
-        [self.first].into_iter().chain(self.more.iter().flat_map(|more| more.iter().copied())).collect()
-    }
 }
 
 impl Table {
@@ -77,12 +68,13 @@ impl Table {
 
     /// The rates of a field.
     pub fn get(&self, field: &str) -> Option<Vec<Rate>> {
-        self.read().rates.get(field).map(Entry::rates)
+        self.read().rates.get(field).map(|entry| entry.rates.to_vec())
     }
 
-    /// All fields with their rates.
-    pub fn all(&self) -> Vec<(String, Vec<Rate>)> {
-        self.read().rates.iter().map(|(field, entry)| (field.to_string(), entry.rates())).collect()
+    /// Some of the fields with their rates, at most as many. All of a million would be hundreds of megabytes.
+    pub fn some(&self, most: usize) -> Vec<(String, Vec<Rate>)> {
+        let fields = self.read();
+        fields.rates.iter().take(most).map(|(field, entry)| (field.to_string(), entry.rates.to_vec())).collect()
     }
 
     /// Begins a reading of this number of fields. A table that grew while it is read would need half as much room again.
@@ -99,9 +91,9 @@ impl Table {
         let reading = fields.reading;
         for (field, value) in piece {
             match parse(&field, &value) {
-                Ok((field, first, more)) => match fields.rates.get_mut(field) {
-                    Some(entry) => *entry = Entry { first, more, reading },
-                    None => drop(fields.rates.insert(field.into(), Entry { first, more, reading })),
+                Ok((field, rates)) => match fields.rates.get_mut(field) {
+                    Some(entry) => *entry = Entry { rates, reading },
+                    None => drop(fields.rates.insert(field.into(), Entry { rates, reading })),
                 },
                 Err(reason) => refused.push(reason),
             }
@@ -123,10 +115,7 @@ impl Table {
 type Piece = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// A field with its rates.
-#[allow(clippy::box_collection)]
-type Parsed<'a> = (&'a str, Rate, Option<Box<Vec<Rate>>>);
-
-fn parse<'a>(field: &'a [u8], value: &[u8]) -> Result<Parsed<'a>, String> {
+fn parse<'a>(field: &'a [u8], value: &[u8]) -> Result<(&'a str, Box<[Rate]>), String> {
     let shown = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(100)]).into_owned();
     let refused = |reason: &str| format!("'{}' '{}': {reason}", shown(field), shown(value));
     let field = std::str::from_utf8(field).map_err(|_| refused("not UTF-8"))?;
@@ -139,9 +128,7 @@ fn parse<'a>(field: &'a [u8], value: &[u8]) -> Result<Parsed<'a>, String> {
             _ => Err(refused("a window is whole seconds")),
         }
     });
-    let mut rates: Vec<_> = rates.collect::<Result<_, String>>()?;
-    let first = rates.remove(0);
-    Ok((field, first, if rates.is_empty() { None } else { Some(Box::new(rates)) }))
+    Ok((field, rates.collect::<Result<_, String>>()?))
 }
 
 /// The tables of all hashes that a configuration names. One is kept, and followed, as long as a configuration has it.
@@ -277,6 +264,6 @@ mod tests {
         // What was read before holds until all is read.
         assert!(table.get("a=1").is_some());
         table.end();
-        assert_eq!(table.all(), [("b=1".to_owned(), vec![Rate { limit: 7, seconds: 86_400 }])]);
+        assert_eq!(table.some(5), [("b=1".to_owned(), vec![Rate { limit: 7, seconds: 86_400 }])]);
     }
 }

@@ -19,6 +19,9 @@ use crate::keys::escape;
 use crate::limit::{Algorithm, Found, Kind, Limit, Options, of_calendar, rule, seconds_of, window};
 use crate::stats::Stats;
 
+/// How many limits of a hash in Redis are shown.
+const SHOWN: usize = 1000;
+
 /// A configuration that can be. Cheap to ask; never changed.
 #[derive(Debug, Default)]
 pub struct Config {
@@ -119,13 +122,18 @@ impl Config {
         self.domains.get(name)
     }
 
-    /// All limits, a line each.
+    /// All limits, a line each, and some of those of Redis.
     pub fn dump(&self) -> String {
         let mut lines = Vec::new();
         for (name, domain) in &self.domains {
             domain.level.dump(&mut lines);
             let Some(Overriding { key, table }) = &domain.overrides else { continue };
-            for (field, rates) in table.all() {
+            let fields = table.some(SHOWN);
+            let more = table.len().saturating_sub(fields.len());
+            if more > 0 {
+                lines.push(format!("{name}: {more} more in {key}\n"));
+            }
+            for (field, rates) in fields {
                 for rate in rates.into_iter().map(shown_rate) {
                     let (unit, requests) = (rate.unit().as_str_name(), rate.requests_per_unit);
                     lines.push(format!("{name}.{field}: unit={unit} requests_per_unit={requests}, overrides: {key}\n"));

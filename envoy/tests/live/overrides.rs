@@ -92,4 +92,8 @@ async fn many_limits_are_read_in_pieces() {
     let mut service = Service::start(&redis, CONFIG, &[]).await;
     until("all are read", async || service.metric("redis_rl_overrides") == 20_000.0).await;
     assert_eq!(service.hit("d", descriptor("five=20000")).await, "OK 19999");
+    // They are not all shown.
+    let (_, shown) = http(service.debug, "GET", "/rlconfig", "");
+    assert_eq!(shown.matches("overrides: limits\n").count(), 1000);
+    assert!(shown.contains("d: 19000 more in limits\n"), "{shown}");
 }

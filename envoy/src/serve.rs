@@ -95,13 +95,12 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, background: 
     let ports = Arc::new(Ports::share());
     let samples = Arc::new(Samples { service: Arc::clone(&service), ports: Arc::clone(&ports) });
     let (close, closing) = watch::channel(false);
-    let (close_http, closing_http) = watch::channel(false);
     // Serves in the background.
     let open = |what: &str, address: &str, slots: &Slots, door: Door, router: axum::Router| {
         let _guard = background.enter();
         let listener = listen::tcp(address).map_err(|error| format!("{what} at {address}: {error}"))?;
         tracing::warn!("Listening for {what} on '{address}'");
-        Ok::<_, String>(tokio::spawn(listen::http(listener, slots.clone(), door, router, closing_http.clone())))
+        Ok::<_, String>(tokio::spawn(listen::http(listener, slots.clone(), door, router, closing.clone())))
     };
     match settings.sink.clone() {
         Sink::None => {}
@@ -162,9 +161,9 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, background: 
         tokio::time::sleep(DRAIN).await;
     };
     let served = async {
-        listen::grpc(listener, ports.grpc.clone(), certificates, door, services, ages, closing).await;
-        let _ = close_http.send(true);
-        let _ = http.await;
+        // Together: one that waits for a client without an end must not keep the other from ending in good time.
+        let grpc = listen::grpc(listener, ports.grpc.clone(), certificates, door, services, ages, closing.clone());
+        let _ = tokio::join!(grpc, http);
     };
     tokio::select! {
         () = served => {}

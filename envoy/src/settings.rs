@@ -2,6 +2,7 @@
 //! and those of this service.
 
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -227,7 +228,9 @@ impl Settings {
     /// # Errors
     /// The variable, what it takes and what it is.
     pub fn from_env() -> Result<Self, String> {
-        Self::read(std::env::vars().collect())
+        // What is not UTF-8 is none of the variables here, or is refused as what it becomes.
+        let text = |text: OsString| text.to_string_lossy().into_owned();
+        Self::read(std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect())
     }
 
     /// # Errors

@@ -211,6 +211,34 @@ async fn health_is_seen_before_the_listener_closes() {
     assert_eq!(health.check(request).await.unwrap().into_inner().status, 2);
 }
 
+/// A client that watches the health has no end; those of HTTP are not cut off with it.
+#[tokio::test]
+async fn http_ends_in_good_time_whatever_grpc_waits_for() {
+    let redis = Redis::with_module();
+    let mut service = Service::start(&redis, CONFIG, &[]).await;
+    let channel = tonic::transport::Endpoint::from_shared(format!("http://127.0.0.1:{}", service.grpc)).unwrap();
+    let mut health = HealthClient::new(channel.connect_lazy());
+    let mut watched = health.watch(HealthCheckRequest { service: "ratelimit".to_owned() }).await.unwrap().into_inner();
+    assert_eq!(watched.message().await.unwrap().unwrap().status, 1);
+    service.process.signal("TERM");
+    assert_eq!(watched.message().await.unwrap().unwrap().status, 2);
+    until("HTTP takes no connections", async || std::net::TcpStream::connect(("127.0.0.1", service.http)).is_err())
+        .await;
+    assert_eq!(service.process.ended(), None);
+    drop((watched, health));
+    until("the service ends", async || service.process.ended() == Some(0)).await;
+}
+
+/// Text that is not UTF-8, in a variable of somebody else.
+#[tokio::test]
+async fn any_environment_is_read() {
+    let redis = Redis::with_module();
+    let mut command = Command::new("sh");
+    command.args(["-c", "export OTHER=\"$(printf '\\377')\" && exec \"$0\"", env!("CARGO_BIN_EXE_redis-rl-envoy")]);
+    let mut service = Service::spawn_as(command, redis.port, &[("c.yaml", CONFIG)], &[]).started().await;
+    assert_eq!(service.hit("d", descriptor("a=x,b=y")).await, "OK 9");
+}
+
 /// What somebody who is called at night looks for, at the default level.
 #[tokio::test]
 async fn the_log_tells_what_runs_and_says_little_of_requests() {

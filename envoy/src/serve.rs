@@ -143,8 +143,7 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, background: 
     let ages =
         Ages { most: unless_zero(settings.max_connection_age), grace: unless_zero(settings.max_connection_age_grace) };
     let door = Door::new(stats);
-    let limits =
-        RateLimitServiceServer::new(Grpc { service, door: door.clone() }).max_decoding_message_size(bounds::MESSAGE);
+    let limits = RateLimitServiceServer::new(Grpc(service)).max_decoding_message_size(bounds::MESSAGE);
     let routes = Routes::new(limits.clone()).add_service(health_service).prepare();
     // Nearly all calls are of one method, and spare the way through the routes.
     let services = service_fn(move |request: Request<RequestBody>| match request.uri().path() {

@@ -43,15 +43,13 @@ pub fn request(descriptors: impl Into<Vec<RateLimitDescriptor>>) -> RateLimitReq
 
 /// The state of a limit a minute in which this many units are in use.
 pub fn state(allowed: bool, limit: u64, used: u64) -> State {
-    State {
-        allowed,
-        limit,
-        used,
-        remaining: limit.saturating_sub(used),
-        retry_after: Some(Duration::from_secs(if allowed { 0 } else { 30 })),
-        next_after: Some(Duration::from_secs(30)),
-        reset_after: Some(Duration::from_secs(60)),
-        window: Duration::from_secs(60),
-        at: SystemTime::UNIX_EPOCH + Duration::from_secs(90),
-    }
+    let mut state = State::new(limit, Duration::from_secs(60));
+    state.allowed = allowed;
+    state.used = i64::try_from(used).unwrap();
+    state.remaining = limit.saturating_sub(used);
+    state.retry_after = Some(Duration::from_secs(if allowed { 0 } else { 30 }));
+    state.next_after = Some(Duration::from_secs(30));
+    state.reset_after = Some(Duration::from_secs(60));
+    state.at = SystemTime::UNIX_EPOCH + Duration::from_secs(90);
+    state
 }

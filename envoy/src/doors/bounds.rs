@@ -49,9 +49,6 @@ const WATCHES: usize = 256;
 /// What a body or an answer has of its own, and what all bodies and answers of a door have together beyond it.
 const SMALL: usize = 4 << 10;
 const LARGE: usize = 16 << 20;
-/// Descriptors that are decided at a time, of all requests that have more than a few: each takes most of a kilobyte.
-const DESCRIPTORS: usize = 20_000;
-const FEW: usize = 16;
 
 /// What the requests of one door share.
 #[derive(Clone)]
@@ -59,20 +56,13 @@ pub struct Door {
     requests: Arc<Semaphore>,
     watches: Arc<Semaphore>,
     large: Arc<Semaphore>,
-    descriptors: Arc<Semaphore>,
     stats: Arc<Stats>,
 }
 
 impl Door {
     pub fn new(stats: Arc<Stats>) -> Self {
         let semaphore = |permits| Arc::new(Semaphore::new(permits));
-        Self {
-            requests: semaphore(REQUESTS),
-            watches: semaphore(WATCHES),
-            large: semaphore(LARGE),
-            descriptors: semaphore(DESCRIPTORS),
-            stats,
-        }
+        Self { requests: semaphore(REQUESTS), watches: semaphore(WATCHES), large: semaphore(LARGE), stats }
     }
 
     /// The ticket of one more request.
@@ -100,18 +90,6 @@ impl Door {
     fn large(&self, bytes: usize) -> Result<OwnedSemaphorePermit, Status> {
         let bytes = u32::try_from(bytes.min(LARGE)).unwrap_or(u32::MAX);
         Arc::clone(&self.large).try_acquire_many_owned(bytes).map_err(|_| self.refusal())
-    }
-
-    /// Room for the descriptors of a request, until it is decided.
-    ///
-    /// # Errors
-    /// If there are too many.
-    pub fn descriptors(&self, number: usize) -> Result<Option<OwnedSemaphorePermit>, Status> {
-        if number <= FEW {
-            return Ok(None);
-        }
-        let number = u32::try_from(number.min(DESCRIPTORS)).unwrap_or(u32::MAX);
-        Arc::clone(&self.descriptors).try_acquire_many_owned(number).map(Some).map_err(|_| self.refusal())
     }
 
     fn refusal(&self) -> Status {

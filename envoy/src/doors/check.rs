@@ -6,11 +6,12 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code as Overall;
 use percent_encoding::percent_decode_str;
 use redis_rl_client::{ByAddress, Headers};
 use tonic::Code;
 
-use crate::request::{Service, Verdict};
+use crate::request::{Enforced, Service};
 
 pub struct Gate {
     pub service: Arc<Service>,
@@ -31,25 +32,29 @@ pub async fn check(State(gate): State<Arc<Gate>>, request: Request) -> Response 
         return StatusCode::OK.into_response();
     }
     let request = RateLimitRequest { domain: domain.into_owned(), descriptors, hits_addend: 0 };
-    match Arc::clone(&gate.service).verdict_from_outside(request).await {
-        Ok(Verdict::Decided { allowed, limits }) => {
-            let (headers, problem) = Headers::of(allowed, &limits);
-            let mut response = match problem {
-                None => StatusCode::OK.into_response(),
-                Some(problem) => with_problem(StatusCode::TOO_MANY_REQUESTS, problem),
-            };
-            for (name, value) in headers.fields().filter(|(_, value)| !value.is_empty()) {
-                if let Ok(value) = HeaderValue::try_from(value) {
-                    response.headers_mut().insert(HeaderName::from_static(name), value);
-                }
-            }
-            response
-        }
-        Ok(Verdict::Undecided { allowed: true }) => StatusCode::OK.into_response(),
-        Ok(Verdict::Undecided { allowed: false }) => refusal(StatusCode::SERVICE_UNAVAILABLE),
+    match Arc::clone(&gate.service).answer_from_outside(request).await {
+        Ok((answer, limits)) => answered(answer.overall_code() != Overall::OverLimit, limits),
         Err(status) if status.code() == Code::InvalidArgument => refusal(StatusCode::BAD_REQUEST),
         Err(_) => refusal(StatusCode::SERVICE_UNAVAILABLE),
     }
+}
+
+/// What a gateway is told, and its client by the headers.
+fn answered(allowed: bool, limits: Enforced) -> Response {
+    let Some(limits) = limits else {
+        return if allowed { StatusCode::OK.into_response() } else { refusal(StatusCode::SERVICE_UNAVAILABLE) };
+    };
+    let (headers, problem) = Headers::of(allowed, &limits);
+    let mut response = match problem {
+        None => StatusCode::OK.into_response(),
+        Some(problem) => with_problem(StatusCode::TOO_MANY_REQUESTS, problem),
+    };
+    for (name, value) in headers.fields().filter(|(_, value)| !value.is_empty()) {
+        if let Ok(value) = HeaderValue::try_from(value) {
+            response.headers_mut().insert(HeaderName::from_static(name), value);
+        }
+    }
+    response
 }
 
 /// An answer that is no decision.

@@ -51,13 +51,10 @@ async fn decide(State((service, door)): State<(Arc<Service>, Door)>, body: Body)
         Ok(request) => request,
         Err(reason) => return bad(&reason),
     };
-    let _room = match door.descriptors(request.descriptors.len()) {
-        Ok(room) => room,
-        Err(refused) => return refusal(&refused),
-    };
     match service.answer_from_outside(request).await {
+        Err(refused) if refused.code() == tonic::Code::ResourceExhausted => refusal(&refused),
         Err(status) => bad(status.message()),
-        Ok(answer) => {
+        Ok((answer, _)) => {
             let status = match answer.overall_code() {
                 Code::Unknown => StatusCode::INTERNAL_SERVER_ERROR,
                 Code::Ok => StatusCode::OK,

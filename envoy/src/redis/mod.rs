@@ -9,5 +9,7 @@ mod store;
 pub use address::{connection_for, describe};
 pub use batches::MOST_KEYS;
 pub use item::{Hold, Item};
-pub use reply::{Failure, State};
+/// One limit after a call, or as it is.
+pub use redis_rl_client::State;
+pub use reply::Failure;
 pub use store::Store;

@@ -1,25 +1,6 @@
 //! What comes of a call of Redis.
 
-use std::time::{Duration, SystemTime};
-
 use redis_rl_client::Error;
-
-/// One limit after a call, or as it is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct State {
-    pub allowed: bool,
-    pub limit: u64,
-    pub used: u64,
-    pub remaining: u64,
-    /// Until the same request fits; `None`: it never does.
-    pub retry_after: Option<Duration>,
-    /// Until more is free than now: zero if nothing is used, `None` if never.
-    pub next_after: Option<Duration>,
-    pub reset_after: Option<Duration>,
-    pub window: Duration,
-    /// The server's time of the decision.
-    pub at: SystemTime,
-}
 
 /// Why Redis has not decided.
 #[derive(Debug, Clone)]
@@ -64,35 +45,5 @@ impl From<Error> for Failure {
         } else {
             Self::Permanent(error.to_string())
         }
-    }
-}
-
-impl From<redis_rl_client::State> for State {
-    fn from(decision: redis_rl_client::State) -> Self {
-        Self {
-            allowed: decision.allowed,
-            limit: decision.limit,
-            used: u64::try_from(decision.used).unwrap_or(0),
-            remaining: decision.remaining,
-            retry_after: decision.retry_after,
-            next_after: decision.next_after,
-            reset_after: decision.reset_after,
-            window: decision.window,
-            at: decision.at,
-        }
-    }
-}
-
-impl From<&State> for redis_rl_client::State {
-    fn from(state: &State) -> Self {
-        let mut shown = Self::new(state.limit, state.window);
-        shown.allowed = state.allowed;
-        shown.used = i64::try_from(state.used).unwrap_or(i64::MAX);
-        shown.remaining = state.remaining;
-        shown.retry_after = state.retry_after;
-        shown.next_after = state.next_after;
-        shown.reset_after = state.reset_after;
-        shown.at = state.at;
-        shown
     }
 }

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, SystemTime};
 
-use redis_rl_client::{Admission, Error, Limiter, Mode, Options, Rule};
+use redis_rl_client::{Admission, Error, Limiter, Mode, Options, Rule, State};
 
 use super::address::connection;
 use super::batches;
 use super::item::{Hold, Item};
-use super::reply::{Failure, State};
+use super::reply::Failure;
 use crate::limit::Kind;
 use crate::settings::{Redis, RedisType};
 
@@ -97,7 +97,7 @@ impl Store {
             // The plain form of a fixed window would count its denials.
             && (item.hold.is_some() || !matches!(item.kind, Kind::Fixed(_) | Kind::Calendar { .. }))
         {
-            let state = State::from(self.limiter.hit(&item.key, item.rule()?).await?.state());
+            let state = self.limiter.hit(&item.key, item.rule()?).await?.state();
             return Ok((state.allowed || item.force, vec![state]));
         }
         if let [item] = items
@@ -107,23 +107,19 @@ impl Store {
         {
             // The short reply costs Redis a third less. It does not tell the time, which this process has, too.
             let Admission { allowed, remaining, retry_after, .. } = self.limiter.admit(&item.key, item.rule()?).await?;
-            let (at, used) = (SystemTime::now(), window.limit().saturating_sub(remaining));
-            let state = State {
-                allowed,
-                limit: window.limit(),
-                used,
-                remaining,
-                retry_after,
-                next_after: if used == 0 { Some(Duration::ZERO) } else { until_end(window.length(), at) },
-                reset_after: None,
-                window: window.length(),
-                at,
-            };
+            let mut state = State::new(window.limit(), window.length());
+            let used = window.limit().saturating_sub(remaining);
+            state.at = SystemTime::now();
+            if used > 0 {
+                state.next_after = until_end(window.length(), state.at);
+            }
+            (state.used, state.reset_after) = (i64::try_from(used).unwrap_or(i64::MAX), None);
+            (state.allowed, state.remaining, state.retry_after) = (allowed, remaining, retry_after);
             return Ok((allowed, vec![state]));
         }
         let rules = items.iter().map(|item| Ok((&item.key, item.rule()?))).collect::<Result<Vec<_>, Failure>>()?;
         let decision = self.limiter.all(rules).await?;
-        Ok((decision.allowed, decision.each.iter().map(|decision| State::from(decision.state())).collect()))
+        Ok((decision.allowed, decision.each.iter().map(|decision| decision.state()).collect()))
     }
 
     /// The state as it is; `allowed` says whether the units fit, or any unit if there are none. Of places, the state that
@@ -140,13 +136,14 @@ impl Store {
     }
 
     async fn look(&self, item: &Item) -> Result<State, Failure> {
-        Ok(State::from(self.limiter.peek(&item.key, item.rule()?).await?.state()))
+        Ok(self.limiter.peek(&item.key, item.rule()?).await?.state())
     }
 
     /// The state of a log that does not take as many units, whether there is room or not.
     async fn too_heavy(&self, item: &Item) -> Result<State, Failure> {
-        let state = self.look(&Item { units: 0, force: false, hold: None, ..item.clone() }).await?;
-        Ok(State { allowed: false, retry_after: None, ..state })
+        let mut state = self.look(&Item { units: 0, force: false, hold: None, ..item.clone() }).await?;
+        (state.allowed, state.retry_after) = (false, None);
+        Ok(state)
     }
 
     /// Gives units back: the newest, or those of a time. Answers how many, and how many are still in use.

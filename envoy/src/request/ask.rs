@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::future::join_all;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use super::decide::{Deciding, Outcome, Part, Step};
+use super::decide::{Deciding, Outcome, Part, Step, give_back};
 use super::denials::Denials;
 use super::plan::{Plan, Refund};
 use super::reservations::Reservations;
@@ -16,6 +16,9 @@ use crate::stats::Stats;
 
 /// How many turns other tasks get before a request is given up: among them is the one that reads replies.
 const TURNS: usize = 16;
+
+/// What a request that is not small takes of the room that all have, until it is decided.
+pub type Room = Option<Arc<OwnedSemaphorePermit>>;
 
 /// What was decided about the parts of a plan, and its refunds.
 pub struct Decided {
@@ -37,7 +40,7 @@ pub struct Asker {
 
 impl Asker {
     /// Decides, from memory or within the deadline.
-    pub async fn decide(self: &Arc<Self>, plan: &Plan) -> Result<Decided, Failure> {
+    pub async fn decide(self: &Arc<Self>, plan: &Plan, room: Room) -> Result<Decided, Failure> {
         let Plan { parts, refunds, .. } = plan;
         if refunds.is_empty()
             && let Some(outcome) = self.denials.find(parts)
@@ -55,7 +58,7 @@ impl Asker {
         };
         let (outcome, refunded) = tokio::select! {
             biased;
-            answer = self.ask(plan) => answer?,
+            answer = self.ask(plan, room) => answer?,
             () = too_late => {
                 let deadline = self.deadline;
                 return Err(Failure::unavailable(format!("Redis has not answered within {deadline:?}")));
@@ -64,7 +67,7 @@ impl Asker {
         Ok(Decided { outcome, refunded, from_cache: false })
     }
 
-    async fn ask(self: &Arc<Self>, plan: &Plan) -> Result<(Outcome, Vec<State>), Failure> {
+    async fn ask(self: &Arc<Self>, plan: &Plan, room: Room) -> Result<(Outcome, Vec<State>), Failure> {
         let Plan { parts, refunds, passing_quota, .. } = plan;
         let (started, asked) = (self.denials.started(parts), Instant::now());
         let at_once = refunds.is_empty() && self.store.takes_at_once(parts.iter().map(|part| &part.item));
@@ -76,6 +79,7 @@ impl Asker {
             let (asker, parts, refunds, passing_quota) =
                 (Arc::clone(self), parts.clone(), refunds.clone(), *passing_quota);
             tokio::spawn(async move {
+                let _room = room;
                 let mut run = Run::new(&asker, &parts, passing_quota, &refunds);
                 let decided = run.take_steps().await;
                 if answer.send(decided).is_err() {
@@ -126,18 +130,13 @@ impl Asker {
         }
         // Of the shortest window, which the reply speaks of. Of places the reply does not say how many are held.
         if let (Some(used), [window, ..]) = (used, item.kind.windows()) {
-            let state = State {
-                allowed: true,
-                limit: window.limit(),
-                used,
-                remaining: window.limit().saturating_sub(used),
-                retry_after: Some(Duration::ZERO),
-                // Nobody asks: units are not given back over HTTP.
-                next_after: None,
-                reset_after: Some(if used == 0 { Duration::ZERO } else { window.length() }),
-                window: window.length(),
-                at: SystemTime::now(),
-            };
+            let mut state = State::new(window.limit(), window.length());
+            state.used = i64::try_from(used).unwrap_or(i64::MAX);
+            state.remaining = window.limit().saturating_sub(used);
+            // Nobody asks: units are not given back over HTTP.
+            state.next_after = None;
+            state.reset_after = Some(if used == 0 { Duration::ZERO } else { window.length() });
+            state.at = SystemTime::now();
             return (refunded, hold, Ok(state));
         }
         self.stats.own.redis_calls.inc();
@@ -148,8 +147,7 @@ impl Asker {
             && state.allowed
             && item.units > 0
         {
-            state.used = state.used.saturating_sub(1);
-            state.remaining = state.limit.saturating_sub(state.used);
+            give_back(state, 1);
         }
         (refunded, hold, state)
     }

@@ -72,6 +72,18 @@ struct Progress {
     kept: bool,
 }
 
+/// The state without these units.
+pub fn give_back(state: &mut State, units: u64) {
+    let used = used(state).saturating_sub(units);
+    state.used = i64::try_from(used).unwrap_or(i64::MAX);
+    state.remaining = state.limit.saturating_sub(used);
+}
+
+/// Units in use.
+pub fn used(state: &State) -> u64 {
+    u64::try_from(state.used).unwrap_or(0)
+}
+
 #[derive(Debug)]
 pub struct Deciding<'a> {
     parts: &'a [Part],
@@ -138,9 +150,9 @@ impl<'a> Deciding<'a> {
         if self.refunded.len() < self.refunds {
             return Step::Refund;
         }
-        let states = self.progress.iter().filter_map(|part| part.state.clone()).collect();
+        let states = self.progress.iter().filter_map(|part| part.state).collect();
         let outcome = Outcome { states, charged: self.progress.iter().map(|part| part.kept).collect() };
-        Step::Done(Ok((outcome, self.refunded.iter().filter_map(|(.., state)| state.clone()).collect())))
+        Step::Done(Ok((outcome, self.refunded.iter().filter_map(|(.., state)| *state).collect())))
     }
 
     /// A part was looked at.
@@ -182,14 +194,13 @@ impl<'a> Deciding<'a> {
         part.stage = Stage::Settled;
         if let (Some(units), Some(state)) = (units, &mut part.state) {
             part.kept = false;
-            state.used = state.used.saturating_sub(units);
-            state.remaining = state.limit.saturating_sub(state.used);
+            give_back(state, units);
         }
     }
 
     /// A refund has given back this many units, and this is the state since, if it is known. To be called in their order.
     pub fn refunded(&mut self, refund: usize, units: u64, state: Result<State, Failure>) {
-        self.refunded.push((refund, units, state.as_ref().ok().cloned()));
+        self.refunded.push((refund, units, state.as_ref().ok().copied()));
         if let Err(failure) = state {
             self.failed(failure);
         }
@@ -220,7 +231,6 @@ impl<'a> Deciding<'a> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::time::Duration;
 
     use proptest::collection::vec;
     use proptest::prelude::*;
@@ -228,6 +238,7 @@ mod tests {
 
     use super::*;
     use crate::limit::Kind;
+    use crate::testing::state;
 
     /// A limit of a request: how it is asked for, the state of its counter, and which call it belongs to.
     #[derive(Debug, Clone)]
@@ -270,17 +281,7 @@ mod tests {
 
         fn state(&self, index: usize) -> State {
             let Limit { part, limit, used, .. } = &self.limits[index];
-            State {
-                allowed: used + part.item.units.max(1) <= *limit,
-                limit: *limit,
-                used: *used,
-                remaining: limit.saturating_sub(*used),
-                retry_after: None,
-                next_after: None,
-                reset_after: None,
-                window: Duration::from_secs(1),
-                at: SystemTime::UNIX_EPOCH,
-            }
+            state(used + part.item.units.max(1) <= *limit, *limit, *used)
         }
 
         fn ask(&mut self, open: Vec<usize>, deciding: &mut Deciding<'_>) {
@@ -296,7 +297,7 @@ mod tests {
                 let allowed = batch.iter().zip(&states).all(fits);
                 for (index, state) in batch.iter().zip(&mut states).filter(|_| allowed) {
                     self.limits[*index].used += self.limits[*index].part.item.units;
-                    state.used = self.limits[*index].used;
+                    state.used = i64::try_from(self.limits[*index].used).unwrap();
                 }
                 deciding.asked(&batch, allowed, states);
             }
@@ -327,7 +328,7 @@ mod tests {
                     Step::Refund => (0..self.refunds.len()).for_each(|index| {
                         let fails = self.fails();
                         self.refunds[index] = !fails;
-                        let state = State { allowed: true, ..self.state(0) };
+                        let state = state(true, 5, 0);
                         let state = if fails { Err(Failure::unavailable("a refund")) } else { Ok(state) };
                         deciding.refunded(index, u64::from(!fails), state);
                     }),
@@ -377,7 +378,7 @@ mod tests {
                 let units = if passes { part.item.units } else { 0 };
                 prop_assert!(charged(index) == units || server.stuck && charged(index) == part.item.units);
                 // What it says is so.
-                prop_assert_eq!(state.used, server.limits[index].used);
+                prop_assert_eq!(used(state), server.limits[index].used);
                 prop_assert!(part.item.units == 0 || outcome.charged[index] == (charged(index) > 0));
                 prop_assert!(state.allowed == (limits[index].used + part.item.units.max(1) <= limits[index].limit));
             }
@@ -411,7 +412,7 @@ mod tests {
         assert_eq!((outcome.states[0].allowed, outcome.charged), (false, vec![false]));
 
         let mut deciding = Deciding::new(&parts, false, 0);
-        deciding.asked(&[0], false, vec![State { allowed: true, ..server.state(0) }]);
+        deciding.asked(&[0], false, vec![state(true, 5, 0)]);
         assert!(matches!(deciding.step(), Step::Done(Err(_))));
     }
 }

@@ -9,4 +9,4 @@ mod reservations;
 mod response;
 mod service;
 
-pub use service::{Service, Verdict};
+pub use service::{Enforced, Service};

@@ -9,6 +9,7 @@ use envoy_types::pb::google::protobuf;
 use redis_rl_client::Rule;
 
 use super::ask::Decided;
+use super::decide::used as units_in;
 use super::metadata::dynamic_metadata;
 use super::plan::{LimitUse, Plan, Planned};
 use crate::limit::{Kind, seconds_of};
@@ -40,7 +41,7 @@ pub fn decided(
                 let state = &decided.refunded[used.part];
                 if plan.refunds[used.part].lease.is_some() {
                     used.found.stats.total_hits.add(used.hits);
-                    used.found.stats.within(used.hits, state.used, near(state, settings.near_limit_ratio));
+                    used.found.stats.within(used.hits, units_in(state), near(state, settings.near_limit_ratio));
                 }
                 status_of(used, state, true)
             }
@@ -87,12 +88,12 @@ pub fn decided(
 }
 
 /// The limits that are enforced, and their states, for the headers of HTTP.
-pub fn enforced(plan: &Plan, decided: &Decided, settings: &Settings) -> Vec<(Rule, redis_rl_client::State)> {
+pub fn enforced(plan: &Plan, decided: &Decided, settings: &Settings) -> Vec<(Rule, State)> {
     let limits = plan.descriptors.iter().filter_map(Planned::limit);
     let enforced = limits.filter(|used| !(settings.shadow_mode || used.found.limit.shadow_mode || used.returns));
     let described = enforced.filter_map(|used| {
-        let state = decided.outcome.states.get(used.part)?;
-        Some((used.found.limit.rule.as_ref()?.named(&used.found.limit.name), state.into()))
+        let state = *decided.outcome.states.get(used.part)?;
+        Some((used.found.limit.rule.as_ref()?.named(&used.found.limit.name), state))
     });
     described.collect()
 }
@@ -131,7 +132,8 @@ fn count(used: &LimitUse, plan: &Plan, decided: &Decided, near_limit_ratio: f32)
     // Those of all descriptors with this key.
     let units = plan.parts[used.part].item.units;
     stats.total_hits.add(hits);
-    let before = if decided.outcome.charged[used.part] { state.used.saturating_sub(units) } else { state.used };
+    let in_use = units_in(state);
+    let before = if decided.outcome.charged[used.part] { in_use.saturating_sub(units) } else { in_use };
     let near = near(state, near_limit_ratio);
     if state.allowed {
         stats.within(hits, before.saturating_add(hits), near);
@@ -226,7 +228,7 @@ mod tests {
         let reservations = Reservations::default();
         let planned = Plan::new(&request, &config, &settings, stats, &reservations);
         let plan = tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(planned).unwrap();
-        let states: Vec<_> = asked.iter().filter_map(|(_, state)| state.clone()).collect();
+        let states: Vec<_> = asked.iter().filter_map(|(_, state)| *state).collect();
         let charged = states.iter().map(|state| state.allowed).collect();
         let outcome = Outcome { states, charged };
         decided(&request, &plan, &Decided { outcome, refunded: Vec::new(), from_cache: false }, &settings, stats)

@@ -4,38 +4,33 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use redis_rl_client::{Rule, State as Shown};
+use redis_rl_client::Rule;
 use tokio::runtime::Handle;
-use tokio::task::JoinError;
+use tokio::sync::Semaphore;
 use tonic::Status;
 
-use super::ask::{Asker, Decided};
+use super::ask::{Asker, Decided, Room};
 use super::denials::Denials;
 use super::plan::Plan;
 use super::reservations::Reservations;
 use super::response;
 use crate::limits::tree::Config;
-use crate::redis::{Failure, Store};
+use crate::redis::{Failure, State, Store};
 use crate::settings::{OnError, Settings};
 use crate::stats::Stats;
 
 /// The most descriptors of a request. Each may cost a call of Redis.
 const MOST_DESCRIPTORS: usize = 1000;
 
-/// What a gateway is told that asks by HTTP.
-pub enum Verdict {
-    /// With the limits that are enforced.
-    Decided { allowed: bool, limits: Vec<(Rule, Shown)> },
-    /// Redis is unavailable, and ON_ERROR says what follows.
-    Undecided { allowed: bool },
-}
+/// How much of requests is decided at a time, of all that are not small. A piece is a descriptor or an entry, and a kilobyte of
+/// an entry's text.
+const PIECES: usize = 40_000;
+/// What is small.
+const FEW: usize = 32;
 
-/// The result of a task; `None` only when the runtime ends.
-fn ended<T>(result: Result<Result<T, Status>, JoinError>) -> Result<T, Status> {
-    result.unwrap_or_else(|_| Err(Status::unavailable("the service is ending")))
-}
+/// The limits that are enforced, and their states. `None` where Redis was not available and ON_ERROR says what follows.
+pub type Enforced = Option<Vec<(Rule, State)>>;
 
 pub struct Service {
     config: ArcSwapOption<Config>,
@@ -45,6 +40,7 @@ pub struct Service {
     /// Where requests are decided, whichever way they came. A connection of Redis belongs to the runtime that made it, and
     /// must not wait there for a scrape.
     requests: Handle,
+    room: Arc<Semaphore>,
     refusals: Refusals,
 }
 
@@ -63,6 +59,7 @@ impl Service {
                 deadline: settings.redis.deadline,
             }),
             requests: Handle::current(),
+            room: Arc::new(Semaphore::new(PIECES)),
             refusals: Refusals::default(),
         }
     }
@@ -104,23 +101,48 @@ impl Service {
     /// # Errors
     /// As Envoy's rate limit service words them.
     pub async fn answer(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Status> {
-        let plan = self.plan(request).await.inspect_err(|_| self.stats.service_error.inc())?;
-        let decided = self.asker.decide(&plan).await;
+        let (plan, decided) = self.decide(request).await?;
         self.respond(request, &plan, &decided)
     }
 
-    /// Answers a gateway that asks by HTTP.
+    /// As `answer`, for a caller in another runtime.
     ///
     /// # Errors
     /// Those of `answer`.
-    async fn verdict(&self, request: &RateLimitRequest) -> Result<Verdict, Status> {
+    pub async fn answer_from_outside(
+        self: Arc<Self>,
+        request: RateLimitRequest,
+    ) -> Result<(RateLimitResponse, Enforced), Status> {
+        let requests = self.requests.clone();
+        let answered = requests.spawn(async move {
+            let (plan, decided) = self.decide(&request).await?;
+            let response = self.respond(&request, &plan, &decided)?;
+            Ok((response, decided.ok().map(|decided| response::enforced(&plan, &decided, &self.settings))))
+        });
+        answered.await.unwrap_or_else(|_| Err(Status::unavailable("the service is ending")))
+    }
+
+    async fn decide(&self, request: &RateLimitRequest) -> Result<(Plan, Result<Decided, Failure>), Status> {
+        let room = self.room_for(request)?;
         let plan = self.plan(request).await.inspect_err(|_| self.stats.service_error.inc())?;
-        let decided = self.asker.decide(&plan).await;
-        let allowed = self.respond(request, &plan, &decided)?.overall_code() != Code::OverLimit;
-        Ok(match decided {
-            Ok(decided) => Verdict::Decided { allowed, limits: response::enforced(&plan, &decided, &self.settings) },
-            Err(_) => Verdict::Undecided { allowed },
-        })
+        let decided = self.asker.decide(&plan, room).await;
+        Ok((plan, decided))
+    }
+
+    /// Room for a request, until it is decided, even where nobody waits for that any longer.
+    fn room_for(&self, request: &RateLimitRequest) -> Result<Room, Status> {
+        let entries = request.descriptors.iter().flat_map(|descriptor| &descriptor.entries);
+        let text: usize = entries.map(|entry| 1 + (entry.key.len() + entry.value.len()) / 1024).sum();
+        let pieces = request.descriptors.len() + text;
+        if pieces <= FEW {
+            return Ok(None);
+        }
+        let pieces = u32::try_from(pieces.min(PIECES)).unwrap_or(u32::MAX);
+        let room = Arc::clone(&self.room).try_acquire_many_owned(pieces).map_err(|_| {
+            self.stats.own.refused_requests.inc();
+            Status::resource_exhausted("too many requests at a time")
+        })?;
+        Ok(Some(Arc::new(room)))
     }
 
     fn respond(
@@ -133,24 +155,6 @@ impl Service {
             Ok(decided) => Ok(response::decided(request, plan, decided, &self.settings, &self.stats)),
             Err(failure) => self.failed(plan, failure),
         }
-    }
-
-    /// As `answer`, for a caller in another runtime.
-    ///
-    /// # Errors
-    /// Those of `answer`.
-    pub async fn answer_from_outside(self: Arc<Self>, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
-        let requests = self.requests.clone();
-        ended(requests.spawn(async move { self.answer(&request).await }).await)
-    }
-
-    /// As `answer_from_outside`, for a gateway that asks by HTTP.
-    ///
-    /// # Errors
-    /// Those of `answer`.
-    pub async fn verdict_from_outside(self: Arc<Self>, request: RateLimitRequest) -> Result<Verdict, Status> {
-        let requests = self.requests.clone();
-        ended(requests.spawn(async move { self.verdict(&request).await }).await)
     }
 
     async fn plan(&self, request: &RateLimitRequest) -> Result<Plan, Status> {

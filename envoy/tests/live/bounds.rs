@@ -16,7 +16,7 @@ descriptors:
   - {key: none, rate_limit: {unit: day, requests_per_unit: 0}}
   - {key: five, rate_limit: {unit: day, requests_per_unit: 5}}
   - {key: held, rate_limit: {concurrency: {limit: 10, lease: 60s}}}
-  - {key: named, detailed_metric: true, rate_limit: {unlimited: true}}
+  - {key: named, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 5}}
 ";
 
 #[tokio::test]
@@ -34,25 +34,28 @@ async fn denials_of_long_values_take_little_memory() {
 }
 
 #[tokio::test]
-async fn names_of_clients_take_little_memory_and_no_name_of_the_configuration() {
+async fn names_of_clients_are_bounded_and_leave_those_of_the_configuration() {
     let redis = Redis::with_module();
     let mut service = Service::start(&redis, CONFIG, &[]).await;
     let mut names = async |count: u64, text: &str| {
         for number in 0..count {
-            let many = (0..100).map(|index| descriptor(&format!("named={text}{number}x{index}")));
+            let many = (0..500).map(|index| descriptor(&format!("named={text}{number}x{index}")));
             service.ask(request("d", many)).await.unwrap();
         }
-        service.process.megabytes()
     };
-    let before = names(1, "").await;
-    let after = names(15, &"x".repeat(10_000)).await;
-    assert!(after < before + 40, "from {before} to {after} MB");
-    names(1010, "").await;
+    // Longer ones than are kept share one, and so do those above the most.
+    names(1, &"x".repeat(1000)).await;
+    names(21, "").await;
     let later = "  - {key: later, rate_limit: {unit: day, requests_per_unit: 5}}\n";
     std::fs::write(service.config().join("config.yaml"), format!("{CONFIG}{later}")).unwrap();
     until("it is loaded", async || service.metric("ratelimit_service_config_load_success") == 2.0).await;
     assert_eq!(service.hit("d", descriptor("later")).await, "OK 4");
-    assert_eq!(service.metric("ratelimit_service_rate_limit_total_hits{domain=\"d\",key1=\"later\"}"), 1.0);
+    let hits = |name: &str| format!("ratelimit_service_rate_limit_total_hits{{domain=\"{name}}}");
+    assert_eq!(service.metric(&hits("d\",key1=\"later\"")), 1.0);
+    assert_eq!(service.metric(&hits("other\",key1=\"\"")), 1001.0);
+    let (_, stats) = http(service.debug, "GET", "/stats", "");
+    let named = stats.lines().filter(|line| line.contains(".d.named_") && line.contains(".total_hits: ")).count();
+    assert_eq!(named, 9_999);
 }
 
 /// The start of HTTP/2, with no settings.
@@ -136,4 +139,28 @@ async fn a_request_of_any_number_of_descriptors_keeps_nobody_waiting() {
     let _asked = tokio::spawn(async move { hostile.should_rate_limit(holders(160_000)).await });
     service.process.signal("TERM");
     until("it ends", async || service.process.ended() == Some(0)).await;
+}
+
+/// What Redis is asked for on behalf of a client that has gone counts among what is decided.
+#[tokio::test]
+async fn requests_that_are_given_up_are_bounded_as_others_are() {
+    let redis = Redis::with_module();
+    let mut service = Service::start(&redis, CONFIG, &[("REDIS_DEADLINE", "60s")]).await;
+    let holders = || request("d", (0..1000).map(|holder| descriptor(&format!("held={holder}"))));
+    assert_eq!(service.hit("d", descriptor("five=a")).await, "OK 4");
+    redis.process.signal("STOP");
+    for number in 1..=20 {
+        let mut hostile = service.client.clone();
+        let asked = tokio::spawn(async move { hostile.should_rate_limit(holders()).await });
+        until("Redis is asked", async || service.metric("redis_rl_redis_calls_total") >= f64::from(number) * 1000.0)
+            .await;
+        asked.abort();
+        assert!(asked.await.unwrap_err().is_cancelled());
+    }
+    let refused = tokio::time::timeout(PATIENCE, service.ask(holders())).await.unwrap().unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    redis.process.signal("CONT");
+    // What is small has room, and the others when these are decided.
+    assert_eq!(service.hit("d", descriptor("five=a")).await, "OK 3");
+    until("there is room", async || service.ask(holders()).await.is_ok()).await;
 }

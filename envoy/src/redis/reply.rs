@@ -26,9 +26,11 @@ impl Failure {
         }
     }
 
-    /// Whether a sliding log that is a sorted set does not take as many units.
+    /// Whether a sliding log does not take the units: a sorted set takes no more than a thousand at once, and a compact log may be
+    /// full.
     pub fn is_too_heavy(&self) -> bool {
-        matches!(self, Self::Permanent(reason) if reason.contains("needs a compact log"))
+        let texts = ["needs a compact log", "the log at this key is full"];
+        matches!(self, Self::Permanent(reason) if texts.iter().any(|text| reason.contains(text)))
     }
 
     pub fn may_have_charged(&self) -> bool {

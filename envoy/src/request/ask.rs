@@ -208,15 +208,20 @@ impl<'a> Run<'a> {
     async fn ask(&mut self, open: &[usize]) {
         let (parts, store) = (self.parts, &self.asker.store);
         let items: Vec<_> = open.iter().map(|index| &parts[*index].item).collect();
-        if store.takes_at_once(items.iter().copied()) {
+        let too_heavy = |decided: &Decision| decided.as_ref().is_err_and(Failure::is_too_heavy);
+        let mut replies = if store.takes_at_once(items.iter().copied()) {
             self.calls(1);
             let decided = store.decide(&items).await;
-            return self.asked(open, decided);
-        }
-        let mut replies = self.decide(&items, store.batches(&items)).await;
-        // Logs that take no more by one call may take it by several.
-        let too_heavy = |(_, decided): &mut (_, Decision)| decided.as_ref().is_err_and(Failure::is_too_heavy);
-        let single = replies.extract_if(.., too_heavy).flat_map(|(batch, _)| batch).map(|at| vec![at]).collect();
+            if !too_heavy(&decided) {
+                return self.asked(open, decided);
+            }
+            vec![((0..items.len()).collect(), decided)]
+        } else {
+            self.decide(&items, store.batches(&items)).await
+        };
+        // Logs that take no more by one call may take it by several, and one that takes none denies by itself.
+        let heavy = replies.extract_if(.., |(_, decided)| too_heavy(decided));
+        let single = heavy.flat_map(|(batch, _): (Vec<usize>, _)| batch).map(|at| vec![at]).collect();
         replies.extend(self.decide(&items, single).await);
         for (batch, decided) in replies {
             self.asked(&batch.into_iter().map(|at| open[at]).collect::<Vec<_>>(), decided);

@@ -308,6 +308,30 @@ async fn what_no_log_takes_is_denied() {
     assert_eq!(denied, "OVER_LIMIT: OK 5000, OK 5000, OVER_LIMIT 5");
 }
 
+/// A limit that is only tried must not let a request past the others.
+#[tokio::test]
+async fn a_log_that_is_full_drops_out() {
+    let (_redis, mut service) = start(&[]).await;
+    let most = (1 << 53) - 1;
+    assert_eq!(service.hit("d", hits("shadow_heavy=a", most)).await, "OK 0");
+    assert_eq!(service.hit("d", descriptor("shadow_heavy=a")).await, "OK 0");
+    for left in (0..5).rev() {
+        assert_eq!(service.all(["shadow_heavy=a", "five=a"]).await, format!("OK: OK 0, OK {left}"));
+    }
+    assert_eq!(service.all(["shadow_heavy=a", "five=a"]).await, "OVER_LIMIT: OK 0, OVER_LIMIT 0");
+}
+
+#[tokio::test]
+async fn holders_of_any_length_take_places() {
+    let (_redis, mut service) = start(&[]).await;
+    for length in [255, 256, 300, 511, 600] {
+        let place = |end: &str| descriptor(&format!("places={length},stream={}{end}", "x".repeat(length)));
+        assert_eq!(service.hit("d", place("a")).await, "OK 1", "{length}");
+        assert_eq!(service.hit("d", place("b")).await, "OK 0");
+        assert_eq!(service.hit("d", place("c")).await, "OVER_LIMIT 0");
+    }
+}
+
 #[tokio::test]
 async fn negative_hits_give_back() {
     let (_redis, mut service) = start(&[]).await;

@@ -34,7 +34,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const USAGE: &str = "redis-rl-envoy [--check PATH ... | --variables | --version | --help]
 
 Without arguments it serves, as the environment says. --check reads each file, or all files of each folder, as one
-configuration, says what is wrong with it, and ends. --variables lists the variables of the environment.";
+configuration, says what is wrong with it, and ends. --variables describes the variables of the environment.";
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         ["--variables"] => {
-            print!("{}", variables::reference());
+            print!("{}", variables::REFERENCE);
             return ExitCode::SUCCESS;
         }
         ["--help"] => {

@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use jiff::SignedDuration;
 use redis_rl_client::{ByAddress, Mode};
 
 use crate::limit::{Algorithm, Options};
@@ -187,6 +188,12 @@ impl Env {
         }
     }
 
+    fn one_of<T: Copy>(&self, name: &str, default: T, words: &[(&str, T)]) -> Result<T, String> {
+        let taken = words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
+        let read = |value: &str| words.iter().find(|(word, _)| word.eq_ignore_ascii_case(value)).map(|(_, it)| *it);
+        self.read(name, default, read, &format!("one of {taken}"))
+    }
+
     fn boolean(&self, name: &str, default: bool) -> Result<bool, String> {
         let read = |value: &str| match value {
             "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
@@ -305,14 +312,11 @@ impl Settings {
             }),
             other => return Err(format!("CONFIG_TYPE must be FILE or GRPC_XDS_SOTW, not '{other}'")),
         };
-        let kind = match env.text("REDIS_TYPE", "SINGLE").to_ascii_lowercase().as_str() {
-            "single" => RedisType::Single,
-            "sentinel" => RedisType::Sentinel,
-            "cluster" => RedisType::Cluster,
-            other => return Err(format!("REDIS_TYPE must be SINGLE, SENTINEL or CLUSTER, not '{other}'")),
-        };
+        let kinds = [("SINGLE", RedisType::Single), ("SENTINEL", RedisType::Sentinel), ("CLUSTER", RedisType::Cluster)];
+        let modes =
+            [("auto", Mode::Auto), ("module", Mode::Module), ("functions", Mode::Functions), ("script", Mode::Script)];
         let redis = Redis {
-            kind,
+            kind: env.one_of("REDIS_TYPE", RedisType::Single, &kinds)?,
             socket_type: env.text("REDIS_SOCKET_TYPE", "unix"),
             url: env.text("REDIS_URL", "/var/run/nutcracker/ratelimit.sock"),
             auth: env.text("REDIS_AUTH", ""),
@@ -326,21 +330,11 @@ impl Settings {
             startup_elapsed: env.duration("REDIS_STARTUP_MAX_ELAPSED_TIME", Duration::ZERO)?,
             deadline: env.duration("REDIS_DEADLINE", Duration::from_millis(20))?,
             deny_cache: env.read("DENY_CACHE", 10_000, |value| value.parse().ok(), "a number of entries")?,
-            mode: env.read(
-                "REDIS_RL_MODE",
-                Mode::Auto,
-                |mode| match mode {
-                    "auto" => Some(Mode::Auto),
-                    "module" => Some(Mode::Module),
-                    "functions" => Some(Mode::Functions),
-                    "script" => Some(Mode::Script),
-                    _ => None,
-                },
-                "auto, module, functions or script",
-            )?,
+            mode: env.one_of("REDIS_RL_MODE", Mode::Auto, &modes)?,
         };
         let proxies = env.text("TRUSTED_PROXIES", "");
         let proxies: Vec<_> = proxies.split(',').map(str::trim).filter(|proxy| !proxy.is_empty()).collect();
+        let on_errors = [("allow", OnError::Allow), ("deny", OnError::Deny), ("error", OnError::Error)];
         let root = PathBuf::from(env.text("RUNTIME_ROOT", "/srv/runtime_data/current"));
         Ok(Self {
             http: address("HOST", "PORT", 8080)?,
@@ -365,12 +359,7 @@ impl Settings {
             merge_domains: env.boolean("MERGE_DOMAIN_CONFIG", false)?,
             algorithm: Algorithm::parse(&env.text("DEFAULT_ALGORITHM", "fixed"))
                 .map_err(|error| format!("DEFAULT_ALGORITHM: {error}"))?,
-            on_error: match env.text("ON_ERROR", "error").as_str() {
-                "allow" => OnError::Allow,
-                "deny" => OnError::Deny,
-                "error" => OnError::Error,
-                other => return Err(format!("ON_ERROR must be allow, deny or error, not '{other}'")),
-            },
+            on_error: env.one_of("ON_ERROR", OnError::Error, &on_errors)?,
             redis,
             key_prefix: env.text("CACHE_KEY_PREFIX", ""),
             clients: ByAddress::new(|request| request.extensions.get::<Peer>().map(|Peer(address)| *address))
@@ -438,31 +427,11 @@ fn sink(env: &Env) -> Result<Sink, String> {
 /// # Errors
 /// If it is not one.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let bad = || format!("'{text}' is not a time");
     if text == "0" {
         return Ok(Duration::ZERO);
     }
-    let mut rest = text;
-    let mut sum = Duration::ZERO;
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(bad)?;
-        let number: f64 = rest[..digits].parse().map_err(|_| bad())?;
-        rest = &rest[digits..];
-        let end = rest.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(rest.len());
-        let unit = match &rest[..end] {
-            "ns" => 1e-9,
-            "us" | "µs" | "μs" => 1e-6,
-            "ms" => 1e-3,
-            "s" => 1.0,
-            "m" => 60.0,
-            "h" => 3600.0,
-            _ => return Err(bad()),
-        };
-        let part = Duration::try_from_secs_f64(number * unit).map_err(|_| bad())?;
-        sum = sum.checked_add(part).ok_or_else(bad)?;
-        rest = &rest[end..];
-    }
-    if text.is_empty() { Err(bad()) } else { Ok(sum) }
+    let time = text.parse().ok().and_then(|time: SignedDuration| Duration::try_from(time).ok());
+    time.ok_or_else(|| format!("'{text}' is not a time"))
 }
 
 #[cfg(test)]

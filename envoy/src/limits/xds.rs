@@ -10,6 +10,7 @@ use envoy_types::pb::envoy::service::discovery::v3::aggregated_discovery_service
 use envoy_types::pb::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 use envoy_types::pb::google::protobuf::{Struct, Value, value};
 use envoy_types::pb::google::rpc::Status;
+use envoy_types::pb::ratelimit::config::ratelimit::v3 as message;
 use prost::Message;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
@@ -23,74 +24,6 @@ use crate::settings::Xds;
 const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 /// `INVALID_ARGUMENT`, as a configuration that cannot be is refused.
 const INVALID: i32 = 3;
-
-/// The messages of rls_conf.proto.
-pub mod message {
-    use envoy_types::pb::google::protobuf::Struct;
-
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub struct RateLimitConfig {
-        #[prost(string, tag = "1")]
-        pub name: String,
-        #[prost(string, tag = "2")]
-        pub domain: String,
-        #[prost(message, repeated, tag = "3")]
-        pub descriptors: Vec<RateLimitDescriptor>,
-    }
-
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub struct RateLimitDescriptor {
-        #[prost(string, tag = "1")]
-        pub key: String,
-        #[prost(string, tag = "2")]
-        pub value: String,
-        #[prost(message, optional, tag = "3")]
-        pub rate_limit: Option<RateLimitPolicy>,
-        #[prost(message, repeated, tag = "4")]
-        pub descriptors: Vec<RateLimitDescriptor>,
-        #[prost(bool, tag = "5")]
-        pub shadow_mode: bool,
-        #[prost(bool, tag = "6")]
-        pub detailed_metric: bool,
-        #[prost(bool, tag = "7")]
-        pub quota_mode: bool,
-        #[prost(message, optional, tag = "8")]
-        pub metadata: Option<Struct>,
-    }
-
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub struct RateLimitPolicy {
-        #[prost(enumeration = "RateLimitUnit", tag = "1")]
-        pub unit: i32,
-        #[prost(uint32, tag = "2")]
-        pub requests_per_unit: u32,
-        #[prost(bool, tag = "3")]
-        pub unlimited: bool,
-        #[prost(string, tag = "4")]
-        pub name: String,
-        #[prost(message, repeated, tag = "5")]
-        pub replaces: Vec<RateLimitReplace>,
-    }
-
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub struct RateLimitReplace {
-        #[prost(string, tag = "1")]
-        pub name: String,
-    }
-
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
-    #[repr(i32)]
-    pub enum RateLimitUnit {
-        Unknown = 0,
-        Second = 1,
-        Minute = 2,
-        Hour = 3,
-        Day = 4,
-        Month = 5,
-        Year = 6,
-        Week = 7,
-    }
-}
 
 /// Subscribes, and sends each configuration of the server on, until the receiver is dropped. Waits after a failure, longer
 /// each time.
@@ -219,10 +152,8 @@ impl From<message::RateLimitConfig> for Definition {
         Self {
             name: message.name,
             domain: message.domain,
-            hash_tag: None,
-            overrides: String::new(),
-            http: std::collections::BTreeMap::new(),
             descriptors: message.descriptors.into_iter().map(Into::into).collect(),
+            ..Self::default()
         }
     }
 }

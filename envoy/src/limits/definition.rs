@@ -5,7 +5,6 @@
 //! unknown key at all. The keys that only this service has are taken where they mean something, and nowhere else.
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
 use envoy_types::pb::google::protobuf::{ListValue, NullValue, Struct, Value, value};
 
@@ -64,8 +63,8 @@ pub struct Limit {
     pub burst: Option<u32>,
     /// Further rates, all of which have to have room.
     pub rates: Vec<Rate>,
-    pub concurrency: Option<Concurrency>,
-    pub reserve: Option<Reserve>,
+    pub concurrency: Option<Held>,
+    pub reserve: Option<Held>,
     pub calendar: Option<Calendar>,
 }
 
@@ -76,17 +75,11 @@ pub struct Rate {
     pub unit_multiplier: Option<u32>,
 }
 
-/// Units that a check reserves, until the hits of the same request are known.
+/// Places that are held (`concurrency`), or units that a check reserves until the hits of the same request are known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Reserve {
-    pub estimate: u32,
-    pub lease: String,
-    pub holder: String,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Concurrency {
-    pub limit: u32,
+pub struct Held {
+    /// `limit`, or `estimate`.
+    pub units: u32,
     pub lease: String,
     pub holder: String,
 }
@@ -121,111 +114,128 @@ const OWN_KEYS: [(&str, &[&str]); 6] = [
     ("calendar", &["zone", "starts"]),
 ];
 
+/// A map of fixed keys.
+trait Fields: Default {
+    /// Takes a value, or passes over what means nothing here.
+    fn set(&mut self, key: &str, value: &Node) -> Result<(), Refusal>;
+
+    /// Adds what the map says.
+    fn add(&mut self, node: &Node) -> Result<(), Refusal> {
+        // Everything but a string has been refused as a key by then.
+        node.pairs()?.iter().try_for_each(|(key, value)| self.set(name_of(key), value))
+    }
+
+    fn read(node: &Node) -> Result<Self, Refusal> {
+        let mut fields = Self::default();
+        fields.add(node)?;
+        Ok(fields)
+    }
+}
+
 impl Definition {
     /// Reads a file.
     ///
     /// # Errors
     /// The place and the reason, as one line.
     pub fn parse(name: &str, text: &str) -> Result<Self, String> {
-        Self::read(name, text).map_err(|refusal| format!("{name}:{}: {}", refusal.line, refusal.reason))
-    }
-
-    fn read(name: &str, text: &str) -> Result<Self, Refusal> {
-        let mut definition = Self { name: name.to_owned(), ..Self::default() };
-        let Some(root) = yaml::parse(text)?.filter(|root| !root.is_null()) else {
-            return Ok(definition);
+        let read = || {
+            let Some(root) = yaml::parse(text)?.filter(|root| !root.is_null()) else { return Ok(Self::default()) };
+            check_keys(&root, "")?;
+            <Self as Fields>::read(&root)
         };
-        check_keys(&root, "")?;
-        for (key, value) in root.pairs()? {
-            match name_of(&key) {
-                "domain" => definition.domain = string(&value)?,
-                "descriptors" => definition.descriptors = list(&value, Descriptor::read)?,
-                "overrides" => definition.overrides = string(&value)?,
-                "http" => definition.http = sources(&value)?,
-                "hash_tag" => {
-                    definition.hash_tag = match &value.kind {
-                        Kind::Scalar { scalar: Scalar::Bool(true), .. } => Some(HashTag::Domain),
-                        Kind::Scalar { scalar: Scalar::Bool(false) | Scalar::Null, .. } => None,
-                        _ => Some(HashTag::Entry(string(&value)?)),
-                    };
-                }
-                _ => {}
-            }
+        match read() {
+            Ok(definition) => Ok(Self { name: name.to_owned(), ..definition }),
+            Err(Refusal { line, reason }) => Err(format!("{name}:{line}: {reason}")),
         }
-        Ok(definition)
     }
 }
 
-impl Descriptor {
-    fn read(node: &Rc<Node>) -> Result<Self, Refusal> {
-        let mut descriptor = Self { line: node.line, ..Self::default() };
-        for (key, value) in node.pairs()? {
-            match name_of(&key) {
-                "key" => descriptor.key = string(&value)?,
-                "value" => descriptor.value = string(&value)?,
-                "rate_limit" if is_absent(&value) => descriptor.limit = None,
-                "rate_limit" => {
-                    let limit = descriptor.limit.get_or_insert_default();
-                    limit.line = value.line;
-                    // Written as NULL it is an empty one, which is refused later for want of a unit.
-                    if !value.is_null() {
-                        limit.read(&value)?;
-                    }
-                }
-                "descriptors" => descriptor.descriptors = list(&value, Self::read)?,
-                "shadow_mode" => descriptor.shadow_mode = boolean(&value)?,
-                "quota_mode" => descriptor.quota_mode = boolean(&value)?,
-                "detailed_metric" => descriptor.detailed_metric = boolean(&value)?,
-                "value_to_metric" => descriptor.value_to_metric = boolean(&value)?,
-                "share_threshold" => descriptor.share_threshold = boolean(&value)?,
-                "metadata" => descriptor.metadata = metadata(&value)?,
-                _ => {}
+impl Fields for Definition {
+    fn set(&mut self, key: &str, value: &Node) -> Result<(), Refusal> {
+        match key {
+            "domain" => self.domain = string(value)?,
+            "descriptors" => self.descriptors = list(value, Descriptor::with_line)?,
+            "overrides" => self.overrides = string(value)?,
+            "http" => self.http = sources(value)?,
+            "hash_tag" => {
+                self.hash_tag = match &value.kind {
+                    Kind::Scalar { scalar: Scalar::Bool(true), .. } => Some(HashTag::Domain),
+                    Kind::Scalar { scalar: Scalar::Bool(false) | Scalar::Null, .. } => None,
+                    _ => Some(HashTag::Entry(string(value)?)),
+                };
             }
-        }
-        Ok(descriptor)
-    }
-}
-
-impl Limit {
-    /// Adds what the map says: of a `rate_limit` given twice, the keys of both count.
-    fn read(&mut self, node: &Node) -> Result<(), Refusal> {
-        for (key, value) in node.pairs()? {
-            match name_of(&key) {
-                "unlimited" => self.unlimited = boolean(&value)?,
-                "name" => self.name = string(&value)?,
-                "replaces" => {
-                    self.replaces = list(&value, |node| {
-                        let mut name = String::new();
-                        for (key, value) in node.pairs()? {
-                            if name_of(&key) == "name" {
-                                name = string(&value)?;
-                            }
-                        }
-                        Ok(name)
-                    })?;
-                }
-                "algorithm" => self.algorithm = Some(string(&value)?),
-                "burst" => self.burst = Some(number(&value)?),
-                "rates" => self.rates = list(&value, Rate::read)?,
-                "concurrency" => self.concurrency = Some(Concurrency::read(&value)?),
-                "reserve" => self.reserve = Some(Reserve::read(&value)?),
-                "calendar" => self.calendar = Some(Calendar::read(&value)?),
-                other => self.rate.set(other, &value)?,
-            }
+            _ => {}
         }
         Ok(())
     }
 }
 
-impl Rate {
-    fn read(node: &Rc<Node>) -> Result<Self, Refusal> {
-        let mut rate = Self::default();
-        for (key, value) in node.pairs()? {
-            rate.set(name_of(&key), &value)?;
-        }
-        Ok(rate)
+impl Descriptor {
+    fn with_line(node: &Node) -> Result<Self, Refusal> {
+        Ok(Self { line: node.line, ..Self::read(node)? })
     }
+}
 
+impl Fields for Descriptor {
+    fn set(&mut self, key: &str, value: &Node) -> Result<(), Refusal> {
+        match key {
+            "key" => self.key = string(value)?,
+            "value" => self.value = string(value)?,
+            "rate_limit" if is_absent(value) => self.limit = None,
+            "rate_limit" => {
+                // Of one that is given twice, the keys of both count.
+                let limit = self.limit.get_or_insert_default();
+                limit.line = value.line;
+                // Written as NULL it is an empty one, which is refused later for want of a unit.
+                if !value.is_null() {
+                    limit.add(value)?;
+                }
+            }
+            "descriptors" => self.descriptors = list(value, Self::with_line)?,
+            "shadow_mode" => self.shadow_mode = boolean(value)?,
+            "quota_mode" => self.quota_mode = boolean(value)?,
+            "detailed_metric" => self.detailed_metric = boolean(value)?,
+            "value_to_metric" => self.value_to_metric = boolean(value)?,
+            "share_threshold" => self.share_threshold = boolean(value)?,
+            "metadata" => self.metadata = metadata(value)?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// A limit that is replaced.
+#[derive(Default)]
+struct Replaced(String);
+
+impl Fields for Replaced {
+    fn set(&mut self, key: &str, value: &Node) -> Result<(), Refusal> {
+        if key == "name" {
+            self.0 = string(value)?;
+        }
+        Ok(())
+    }
+}
+
+impl Fields for Limit {
+    fn set(&mut self, key: &str, value: &Node) -> Result<(), Refusal> {
+        match key {
+            "unlimited" => self.unlimited = boolean(value)?,
+            "name" => self.name = string(value)?,
+            "replaces" => self.replaces = list(value, |node| Ok(Replaced::read(node)?.0))?,
+            "algorithm" => self.algorithm = Some(string(value)?),
+            "burst" => self.burst = Some(number(value)?),
+            "rates" => self.rates = list(value, Rate::read)?,
+            "concurrency" => self.concurrency = Some(Held::read(value)?),
+            "reserve" => self.reserve = Some(Held::read(value)?),
+            "calendar" => self.calendar = Some(Calendar::read(value)?),
+            other => self.rate.set(other, value)?,
+        }
+        Ok(())
+    }
+}
+
+impl Fields for Rate {
     fn set(&mut self, key: &str, value: &Node) -> Result<(), Refusal> {
         match key {
             "unit" => self.unit = string(value)?,
@@ -237,47 +247,26 @@ impl Rate {
     }
 }
 
-impl Reserve {
-    fn read(node: &Node) -> Result<Self, Refusal> {
-        let mut reserve = Self::default();
-        for (key, value) in node.pairs()? {
-            match name_of(&key) {
-                "estimate" => reserve.estimate = number(&value)?,
-                "lease" => reserve.lease = string(&value)?,
-                "holder" => reserve.holder = string(&value)?,
-                _ => {}
-            }
+impl Fields for Held {
+    fn set(&mut self, key: &str, value: &Node) -> Result<(), Refusal> {
+        match key {
+            "limit" | "estimate" => self.units = number(value)?,
+            "lease" => self.lease = string(value)?,
+            "holder" => self.holder = string(value)?,
+            _ => {}
         }
-        Ok(reserve)
+        Ok(())
     }
 }
 
-impl Calendar {
-    fn read(node: &Node) -> Result<Self, Refusal> {
-        let mut calendar = Self::default();
-        for (key, value) in node.pairs()? {
-            match name_of(&key) {
-                "zone" => calendar.zone = string(&value)?,
-                "starts" => calendar.starts = Some(number(&value)?),
-                _ => {}
-            }
+impl Fields for Calendar {
+    fn set(&mut self, key: &str, value: &Node) -> Result<(), Refusal> {
+        match key {
+            "zone" => self.zone = string(value)?,
+            "starts" => self.starts = Some(number(value)?),
+            _ => {}
         }
-        Ok(calendar)
-    }
-}
-
-impl Concurrency {
-    fn read(node: &Node) -> Result<Self, Refusal> {
-        let mut concurrency = Self::default();
-        for (key, value) in node.pairs()? {
-            match name_of(&key) {
-                "limit" => concurrency.limit = number(&value)?,
-                "lease" => concurrency.lease = string(&value)?,
-                "holder" => concurrency.holder = string(&value)?,
-                _ => {}
-            }
-        }
-        Ok(concurrency)
+        Ok(())
     }
 }
 
@@ -339,7 +328,7 @@ fn suggestion(key: &str) -> String {
     meant.map(|known| format!(" (did you mean '{known}'?)")).unwrap_or_default()
 }
 
-/// The name that a key means for a map of fixed keys. Everything but a string has been refused by then.
+/// The name that a key means for a map of fixed keys.
 fn name_of(key: &Node) -> &str {
     match &key.kind {
         Kind::Scalar { text, .. } => text,
@@ -380,9 +369,9 @@ fn number(node: &Node) -> Result<u32, Refusal> {
     })
 }
 
-fn list<T>(node: &Node, read: impl Fn(&Rc<Node>) -> Result<T, Refusal>) -> Result<Vec<T>, Refusal> {
+fn list<T>(node: &Node, read: impl Fn(&Node) -> Result<T, Refusal>) -> Result<Vec<T>, Refusal> {
     match &node.kind {
-        Kind::List(items) => items.iter().map(read).collect(),
+        Kind::List(items) => items.iter().map(|item| read(item)).collect(),
         Kind::Scalar { scalar: Scalar::Null, .. } => Ok(Vec::new()),
         _ => Err(Refusal::new(node.line, format!("a list is needed here, not {}", node.describe()))),
     }

@@ -145,8 +145,8 @@ impl<'a> Loader<'a> {
         })
     }
 
-    fn reserve(&self, reserve: &definition::Reserve) -> Result<Reserve, String> {
-        if reserve.estimate == 0 {
+    fn reserve(&self, reserve: &definition::Held) -> Result<Reserve, String> {
+        if reserve.units == 0 {
             return Err("an estimate is at least 1".to_owned());
         }
         let lease = if reserve.lease.is_empty() { LEASE } else { lease(&reserve.lease)? };
@@ -155,7 +155,7 @@ impl<'a> Loader<'a> {
         if !self.keys.contains(&holder) {
             return Err(format!("a reservation is by '{holder}', which has to be a key of the descriptor"));
         }
-        Ok(Reserve { estimate: reserve.estimate.into(), lease, holder: holder.to_owned() })
+        Ok(Reserve { estimate: reserve.units.into(), lease, holder: holder.to_owned() })
     }
 
     fn rule(&self, limit: &definition::Limit, key: &str) -> Result<(Vec<Shown>, Option<Kind>), String> {
@@ -179,12 +179,12 @@ impl<'a> Loader<'a> {
             if counts || limit.rate != Rate::default() || limit.calendar.is_some() {
                 return Err("concurrency stands alone; a rate needs a descriptor of its own".to_owned());
             }
-            if concurrency.limit == 0 {
+            if concurrency.units == 0 {
                 return Err("concurrency needs a limit of at least 1".to_owned());
             }
             let rule =
-                Rule::lease(concurrency.limit.into(), lease(&concurrency.lease)?).map_err(|error| error.to_string())?;
-            let rate = Rate { requests_per_unit: concurrency.limit, ..Rate::default() };
+                Rule::lease(concurrency.units.into(), lease(&concurrency.lease)?).map_err(|error| error.to_string())?;
+            let rate = Rate { requests_per_unit: concurrency.units, ..Rate::default() };
             return Ok((
                 vec![shown(&rate, Unit::Unknown)],
                 Some(Kind::Concurrency {

@@ -23,7 +23,7 @@ pub const GRPC_CONNECTIONS: u64 = 4096;
 pub const HTTP_CONNECTIONS: u64 = 1024;
 pub const DEBUG_CONNECTIONS: u64 = 64;
 pub const METRICS_CONNECTIONS: u64 = 64;
-/// How long a client may take to agree on a key, and then to say that it speaks HTTP/2.
+/// How long a client may take to agree on a key and to say that it speaks HTTP/2.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
 /// How long a connection of HTTP/2 may be silent before it is asked whether it is still there, and for its answer.
 pub const PING: Duration = Duration::from_secs(15);

@@ -23,7 +23,6 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, UnixListener};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_io_timeout::TimeoutWriter;
-use tokio_rustls::TlsAcceptor;
 use tonic::body::Body;
 use tower_service::Service as _;
 
@@ -205,20 +204,18 @@ pub async fn grpc<S>(
     S: Service<Request<RequestBody>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send,
 {
-    let serve = |stream, _, stopped| {
+    let serve = |stream: Box<dyn Stream>, _, mut stopped: watch::Receiver<bool>| {
         let (certificates, door, service) = (certificates.clone(), door.clone(), service.clone());
         async move {
-            match certificates {
-                None => grpc_connection(stream, door, service, ages, stopped).await,
-                Some(certificates) => {
-                    let acceptor = TlsAcceptor::from(certificates.config());
-                    match tokio::time::timeout(bounds::HANDSHAKE, acceptor.accept(stream)).await {
-                        Ok(Ok(stream)) => grpc_connection(stream, door, service, ages, stopped).await,
-                        // Probes of the port are such clients, too.
-                        Ok(Err(error)) => tracing::debug!("a client was refused: {error}"),
-                        Err(_) => tracing::debug!("a client has not finished its TLS handshake"),
-                    }
-                }
+            let began = tokio::select! {
+                began = tokio::time::timeout(bounds::HANDSHAKE, begin(stream, certificates)) => began,
+                _ = stopped.wait_for(|stopped| *stopped) => return,
+            };
+            match began {
+                Ok(Ok(stream)) => grpc_connection(stream, door, service, ages, stopped).await,
+                // Probes of the port are such clients, too.
+                Ok(Err(error)) => tracing::debug!("a client was refused: {error}"),
+                Err(_) => tracing::debug!("a client does not begin"),
             }
         }
     };
@@ -296,8 +293,19 @@ impl<T: hyper::rt::Write + Unpin> hyper::rt::Write for Unvectored<T> {
     }
 }
 
+/// Agrees on keys, where there are certificates, and hears that the client speaks HTTP/2.
+async fn begin(stream: Box<dyn Stream>, certificates: Option<Arc<Certificates>>) -> io::Result<Box<dyn Stream>> {
+    let mut stream: Box<dyn Stream> = match certificates {
+        None => stream,
+        Some(certificates) => Box::new(certificates.accept(stream).await?),
+    };
+    let mut preface = [0; PREFACE.len()];
+    stream.read_exact(&mut preface).await?;
+    if preface == *PREFACE { Ok(stream) } else { Err(io::Error::new(io::ErrorKind::InvalidData, "not HTTP/2")) }
+}
+
 async fn grpc_connection<S>(
-    mut stream: impl Stream + 'static,
+    stream: Box<dyn Stream>,
     door: Door,
     service: S,
     ages: Ages,
@@ -306,14 +314,6 @@ async fn grpc_connection<S>(
     S: Service<Request<RequestBody>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send,
 {
-    let mut preface = [0; PREFACE.len()];
-    let read = tokio::select! {
-        read = tokio::time::timeout(bounds::HANDSHAKE, stream.read_exact(&mut preface)) => read,
-        _ = stopped.wait_for(|stopped| *stopped) => return,
-    };
-    if !matches!(read, Ok(Ok(_))) || preface != *PREFACE {
-        return;
-    }
     let unread = Arc::new(Unread::default());
     let answers = Arc::clone(&unread);
     let service = service_fn(move |request: Request<Incoming>| {

@@ -1,18 +1,18 @@
 //! TLS of the gRPC door: certificates that are read again when their files change, and clients that have to show one.
 
-use std::fmt;
+use std::io;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::client::verify_server_name;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use tokio_rustls::rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::server::{ParsedCertificate, WebPkiClientVerifier};
-use tokio_rustls::rustls::{
-    DigitallySignedStruct, DistinguishedName, Error, RootCertStore, ServerConfig, SignatureScheme,
-};
+use tokio_rustls::rustls::{Error, RootCertStore, ServerConfig};
+use tokio_rustls::server::TlsStream;
 
 use crate::settings::Tls;
 
@@ -21,6 +21,8 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// The present configuration of TLS.
 pub struct Certificates {
     files: Tls,
+    /// What the certificates of clients have to name.
+    client: Option<ServerName<'static>>,
     config: RwLock<Arc<ServerConfig>>,
 }
 
@@ -30,11 +32,31 @@ impl Certificates {
     /// # Errors
     /// The file and what is wrong with it.
     pub fn read(files: &Tls) -> Result<Self, String> {
-        Ok(Self { files: files.clone(), config: RwLock::new(server_config(files)?) })
+        let client = match files.san.as_str() {
+            san if san.is_empty() || files.ca.is_empty() => None,
+            san => Some(
+                ServerName::try_from(san.to_owned())
+                    .map_err(|error| format!("GRPC_CLIENT_TLS_SAN '{san}': {error}"))?,
+            ),
+        };
+        Ok(Self { files: files.clone(), client, config: RwLock::new(server_config(files)?) })
     }
 
-    pub fn config(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner))
+    /// Agrees on keys with a client, and takes it if it may come in.
+    ///
+    /// # Errors
+    /// Why it may not.
+    pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) -> io::Result<TlsStream<S>> {
+        let config = Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner));
+        let stream = TlsAcceptor::from(config).accept(stream).await?;
+        let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+        if let Some(name) = &self.client {
+            let named = certificate
+                .ok_or(Error::NoCertificatesPresented)
+                .and_then(|certificate| verify_server_name(&ParsedCertificate::try_from(certificate)?, name));
+            named.map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error))?;
+        }
+        Ok(stream)
     }
 
     /// Reads the files again whenever they change. If they cannot be used, the old ones stay.
@@ -84,66 +106,9 @@ fn server_config(files: &Tls) -> Result<Arc<ServerConfig>, String> {
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::new(ring::default_provider()))
             .build()
             .map_err(|error| format!("{}: {error}", files.ca))?;
-        if files.san.is_empty() {
-            builder.with_client_cert_verifier(verifier)
-        } else {
-            let name = ServerName::try_from(files.san.clone())
-                .map_err(|error| format!("GRPC_CLIENT_TLS_SAN '{}': {error}", files.san))?;
-            builder.with_client_cert_verifier(Arc::new(Named { verifier, name }))
-        }
+        builder.with_client_cert_verifier(verifier)
     };
     let mut config = builder.with_single_cert(chain, key).map_err(|error| format!("{}: {error}", files.cert))?;
     config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(Arc::new(config))
-}
-
-/// Takes only clients whose certificate has a certain name.
-struct Named {
-    verifier: Arc<dyn ClientCertVerifier>,
-    name: ServerName<'static>,
-}
-
-impl fmt::Debug for Named {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Named").field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
-impl ClientCertVerifier for Named {
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.verifier.root_hint_subjects()
-    }
-
-    fn verify_client_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        now: UnixTime,
-    ) -> Result<ClientCertVerified, Error> {
-        let verified = self.verifier.verify_client_cert(end_entity, intermediates, now)?;
-        verify_server_name(&ParsedCertificate::try_from(end_entity)?, &self.name)?;
-        Ok(verified)
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<tokio_rustls::rustls::client::danger::HandshakeSignatureValid, Error> {
-        self.verifier.verify_tls12_signature(message, cert, dss)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<tokio_rustls::rustls::client::danger::HandshakeSignatureValid, Error> {
-        self.verifier.verify_tls13_signature(message, cert, dss)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.verifier.supported_verify_schemes()
-    }
 }

@@ -233,7 +233,7 @@ impl Loader {
                 }
                 let (limits, domains) = (config.limits(), config.domains());
                 self.service.set_config(config);
-                stats.config_load_success.inc();
+                stats.service.config_load_success.inc();
                 let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
                 stats.config_loaded_at.store(now.as_secs(), Relaxed);
                 let mended = if stats.config_refused.swap(false, Relaxed) { ", which was refused before," } else { "" };
@@ -241,7 +241,7 @@ impl Loader {
                 Ok(())
             }
             Err(reason) => {
-                stats.config_load_error.inc();
+                stats.service.config_load_error.inc();
                 stats.config_refused.store(true, Relaxed);
                 tracing::error!("the configuration is refused, and the one before stays: {reason}");
                 Err(reason)

@@ -3,9 +3,10 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 use prometheus::{Histogram, HistogramOpts};
+use regex_lite::Regex;
 
 /// A number that only grows.
 #[derive(Debug, Default)]
@@ -25,37 +26,58 @@ impl Counter {
     }
 }
 
-/// The hits of one limit.
-#[derive(Debug, Default)]
-pub struct LimitStats {
-    /// All, whatever became of them.
-    pub total_hits: Counter,
-    pub over_limit: Counter,
-    /// Within the limit, above the share of it that NEAR_LIMIT_RATIO names.
-    pub near_limit: Counter,
-    /// Of those over the limit, the ones that the deny cache answered.
-    pub over_limit_with_local_cache: Counter,
-    pub within_limit: Counter,
-    /// Over the limit, and let in by shadow_mode.
-    pub shadow_mode: Counter,
+/// Counters that are published by the names of their fields, with what they count.
+macro_rules! counters {
+    ($(#[$about:meta])* $name:ident { $($field:ident: $help:literal,)* }) => {
+        $(#[$about])*
+        #[derive(Debug, Default)]
+        pub struct $name {
+            $(#[doc = $help] pub $field: Counter,)*
+        }
+
+        impl $name {
+            pub fn each(&self) -> impl Iterator<Item = (&'static str, &'static str, &Counter)> {
+                [$((stringify!($field), $help, &self.$field)),*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// The hits of one limit.
+    LimitStats {
+        total_hits: "Hits of a limit.",
+        over_limit: "Hits above the limit.",
+        near_limit: "Hits near the limit and within it.",
+        over_limit_with_local_cache: "Hits above the limit that the deny cache answered.",
+        within_limit: "Hits within the limit.",
+        shadow_mode: "Hits above the limit that shadow_mode let in.",
+    }
+}
+
+counters! {
+    /// What the whole process counts, beside errors and requests.
+    ServiceStats {
+        config_load_success: "Configurations taken.",
+        config_load_error: "Configurations refused.",
+        global_shadow_mode: "Denials that SHADOW_MODE let in.",
+    }
+}
+
+counters! {
+    /// What Envoy's rate limit service has no name for.
+    OwnStats {
+        failed_open: "Requests let in because Redis could not be asked.",
+        failed_closed: "Requests denied because Redis could not be asked.",
+        refunded_units: "Units given back by negative hits.",
+        deny_cache_hits: "Requests answered by the deny cache.",
+        redis_calls: "Calls of Redis.",
+        undecided_units: "Units that are, or may be, charged for requests that were not let in.",
+        refused_requests: "Requests refused because those before them take all that they may.",
+    }
 }
 
 impl LimitStats {
-    pub fn each(&self) -> [(&'static str, &'static str, &Counter); 6] {
-        [
-            ("total_hits", "Hits of a limit.", &self.total_hits),
-            ("over_limit", "Hits above the limit.", &self.over_limit),
-            ("near_limit", "Hits near the limit and within it.", &self.near_limit),
-            (
-                "over_limit_with_local_cache",
-                "Hits above the limit that the deny cache answered.",
-                &self.over_limit_with_local_cache,
-            ),
-            ("within_limit", "Hits within the limit.", &self.within_limit),
-            ("shadow_mode", "Hits above the limit that shadow_mode let in.", &self.shadow_mode),
-        ]
-    }
-
     /// Hits that were within the limit. `after`: the units in use with them; `near`: from where on a hit is near it.
     pub fn within(&self, hits: u64, after: u64, near: u64) {
         self.within_limit.add(hits);
@@ -79,8 +101,7 @@ impl LimitStats {
 pub struct Stats {
     limits: Named<LimitStats>,
     unknown_domains: Named<Counter>,
-    pub config_load_success: Counter,
-    pub config_load_error: Counter,
+    pub service: ServiceStats,
     /// Whether the last configuration was refused.
     pub config_refused: AtomicBool,
     /// When one was loaded last, in seconds since 1970.
@@ -88,7 +109,6 @@ pub struct Stats {
     /// Requests that Redis could not decide in time.
     pub redis_error: Counter,
     pub service_error: Counter,
-    pub global_shadow_mode: Counter,
     pub total_requests: Counter,
     pub response_time: Times<false>,
     pub redis_time: Times<true>,
@@ -113,47 +133,6 @@ impl<const OF_REDIS: bool> Default for Times<OF_REDIS> {
         ]);
         #[allow(clippy::expect_used)] // The options are those above.
         Self(Histogram::with_opts(options).expect("the name and the buckets are valid"))
-    }
-}
-
-/// What Envoy's rate limit service has no name for.
-#[derive(Debug, Default)]
-pub struct OwnStats {
-    /// Requests let in because Redis could not be asked.
-    pub failed_open: Counter,
-    /// Requests denied because Redis could not be asked.
-    pub failed_closed: Counter,
-    /// Units given back by negative hits.
-    pub refunded: Counter,
-    /// Requests answered by the deny cache.
-    pub deny_cache_hits: Counter,
-    /// Calls of Redis.
-    pub redis_calls: Counter,
-    /// Units that are, or may be, charged for requests that were not let in.
-    pub undecided_units: Counter,
-    /// Requests refused because those before them take all that they may.
-    pub refused_requests: Counter,
-}
-
-impl OwnStats {
-    pub fn each(&self) -> [(&'static str, &'static str, &Counter); 7] {
-        [
-            ("failed_open", "Requests let in because Redis could not be asked.", &self.failed_open),
-            ("failed_closed", "Requests denied because Redis could not be asked.", &self.failed_closed),
-            ("refunded_units", "Units given back by negative hits.", &self.refunded),
-            ("deny_cache_hits", "Requests answered by the deny cache.", &self.deny_cache_hits),
-            ("redis_calls", "Calls of Redis.", &self.redis_calls),
-            (
-                "undecided_units",
-                "Units that are, or may be, charged for requests that were not let in.",
-                &self.undecided_units,
-            ),
-            (
-                "refused_requests",
-                "Requests refused because those before them take all that they may.",
-                &self.refused_requests,
-            ),
-        ]
     }
 }
 
@@ -254,41 +233,10 @@ impl<T: Default> Named<T> {
 /// Without the characters that mean something to statsd, and without the dots of IPv4 addresses, which would look like
 /// further keys.
 fn sanitized(name: &str) -> String {
-    let mut clean: Vec<u8> = name.bytes().map(|byte| if matches!(byte, b':' | b'|') { b'_' } else { byte }).collect();
-    let mut at = 0;
-    while at < clean.len() {
-        match address_at(&clean[at..]) {
-            Some(length) => {
-                for byte in &mut clean[at..at + length] {
-                    if *byte == b'.' {
-                        *byte = b'_';
-                    }
-                }
-                at += length;
-            }
-            None => at += 1,
-        }
-    }
-    String::from_utf8(clean).unwrap_or_else(|_| name.to_owned())
-}
-
-/// The length of the text that starts like an IPv4 address: four times one to three digits.
-fn address_at(text: &[u8]) -> Option<usize> {
-    let mut at = 0;
-    for part in 0..4 {
-        if part > 0 {
-            if text.get(at) != Some(&b'.') {
-                return None;
-            }
-            at += 1;
-        }
-        let digits = text[at..].iter().take(3).take_while(|byte| byte.is_ascii_digit()).count();
-        if digits == 0 {
-            return None;
-        }
-        at += digits;
-    }
-    Some(at)
+    #[allow(clippy::expect_used)] // The pattern is this one.
+    static ADDRESS: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new(r"(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})").expect("a pattern"));
+    ADDRESS.replace_all(&name.replace([':', '|'], "_"), "${1}_${2}_${3}_${4}").into_owned()
 }
 
 #[cfg(test)]

@@ -40,10 +40,10 @@ impl Samples {
         // In the order of their parts: no other name comes between those that Prometheus adds up.
         let limits = stats.limits();
         let domains = stats.unknown_domains();
-        let statistics = 0..LimitStats::default().each().len();
+        let statistics = 0..LimitStats::default().each().count();
         let limits = statistics.flat_map(move |index| {
             let limits = limits.clone();
-            limits.into_iter().map(move |(name, stats)| of_limit(&name, &stats, index))
+            limits.into_iter().filter_map(move |(name, stats)| of_limit(&name, &stats, index))
         });
         limits.chain(domains.into_iter().map(|(name, counter)| of_domain(&name, &counter))).chain(self.single())
     }
@@ -52,102 +52,77 @@ impl Samples {
     fn single(&self) -> Vec<Sample> {
         let Self { service, ports } = self;
         let (stats, store) = (&service.stats, service.store());
-        let counter = |name: &str, help, labels: &[(&'static str, &str)], flat: &str, counter: &Counter| Sample {
-            name: name.to_owned(),
-            help,
-            labels: labels.iter().map(|(name, value)| (*name, (*value).to_owned())).collect(),
-            flat: flat.to_owned(),
-            value: Value::Counter(counter.get()),
+        let counter = |name: String, help, labels: &[(&'static str, &str)], flat: String, counter: &Counter| {
+            let labels = labels.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+            Sample { name, help, labels, flat, value: Value::Counter(counter.get()) }
         };
-        let errors = ("ratelimit_service_should_rate_limit_error", "Requests that ended with an error.");
-        let mut rows = vec![
-            counter(
-                errors.0,
-                errors.1,
-                &[("err_type", "redis_error")],
-                "ratelimit.service.call.should_rate_limit.redis_error",
-                &stats.redis_error,
-            ),
-            counter(
-                errors.0,
-                errors.1,
-                &[("err_type", "service_error")],
-                "ratelimit.service.call.should_rate_limit.service_error",
-                &stats.service_error,
-            ),
-            counter(
-                "ratelimit_service_total_requests",
-                "Requests.",
-                &[("grpc_method", "ShouldRateLimit")],
-                "ratelimit_server.ShouldRateLimit.total_requests",
-                &stats.total_requests,
-            ),
-        ];
-        for (name, help, of) in [
-            ("config_load_success", "Configurations taken.", &stats.config_load_success),
-            ("config_load_error", "Configurations refused.", &stats.config_load_error),
-            ("global_shadow_mode", "Denials that SHADOW_MODE let in.", &stats.global_shadow_mode),
-        ] {
-            let (name, flat) = (format!("ratelimit_service_{name}"), format!("ratelimit.service.{name}"));
-            rows.push(counter(&name, help, &[], &flat, of));
-        }
-        for (name, help, of) in stats.own.each() {
-            rows.push(counter(&format!("redis_rl_{name}_total"), help, &[], &format!("redis_rl.{name}"), of));
-        }
-        let mut gauge = |name: &str, help, label: Option<(&'static str, &str)>, value| {
+        let errors = [("redis_error", &stats.redis_error), ("service_error", &stats.service_error)];
+        let errors = errors.map(|(kind, of)| {
+            let flat = format!("ratelimit.service.call.should_rate_limit.{kind}");
+            let name = "ratelimit_service_should_rate_limit_error".to_owned();
+            counter(name, "Requests that ended with an error.", &[("err_type", kind)], flat, of)
+        });
+        let requests = counter(
+            "ratelimit_service_total_requests".to_owned(),
+            "Requests.",
+            &[("grpc_method", "ShouldRateLimit")],
+            "ratelimit_server.ShouldRateLimit.total_requests".to_owned(),
+            &stats.total_requests,
+        );
+        let of_service = stats.service.each().map(|(name, help, of)| {
+            counter(format!("ratelimit_service_{name}"), help, &[], format!("ratelimit.service.{name}"), of)
+        });
+        let own = stats.own.each().map(|(name, help, of)| {
+            counter(format!("redis_rl_{name}_total"), help, &[], format!("redis_rl.{name}"), of)
+        });
+        let gauge = |name: &str, help, label: Option<(&'static str, &str)>, value| {
             let (labels, part) = match label {
                 Some((name, value)) => (vec![(name, value.to_owned())], format!(".{value}")),
                 None => (Vec::new(), String::new()),
             };
             let (name, flat) = (format!("redis_rl_{name}"), format!("redis_rl.{name}{part}"));
-            rows.push(Sample { name, help, labels, flat, value: Value::Gauge(value) });
+            Sample { name, help, labels, flat, value: Value::Gauge(value) }
         };
-        for (name, help, value) in [
+        let refused = f64::from(stats.config_refused.load(Relaxed));
+        let loaded = stats.config_loaded_at.load(Relaxed) as f64;
+        let gauges = [
             ("redis_available", "1 if Redis can be asked, 0 in an outage.", f64::from(store.is_available())),
             ("redis_connections_made", "Connections to Redis since the start.", store.connections() as f64),
             ("deny_cache_entries", "Denied requests that are remembered.", service.remembered() as f64),
-            (
-                "config_refused",
-                "1 while the last configuration is refused, and the one before holds.",
-                f64::from(stats.config_refused.load(Relaxed)),
-            ),
-            (
-                "config_loaded_timestamp_seconds",
-                "When a configuration was loaded last.",
-                stats.config_loaded_at.load(Relaxed) as f64,
-            ),
+            ("config_refused", "1 while the last configuration is refused, and the one before holds.", refused),
+            ("config_loaded_timestamp_seconds", "When a configuration was loaded last.", loaded),
             ("overrides", "Limits of Redis, in place of those.", service.overrides() as f64),
             ("limits", "Limits of the configuration.", service.limits() as f64),
-        ] {
-            gauge(name, help, None, value);
-        }
-        for (port, slots) in
-            [("grpc", &ports.grpc), ("http", &ports.http), ("debug", &ports.debug), ("metrics", &ports.metrics)]
-        {
-            gauge("connections", "Open connections of clients.", Some(("port", port)), slots.taken() as f64);
-        }
-        for mode in ["module", "functions", "script"] {
+        ];
+        let gauges = gauges.map(|(name, help, value)| gauge(name, help, None, value));
+        let ports =
+            [("grpc", &ports.grpc), ("http", &ports.http), ("debug", &ports.debug), ("metrics", &ports.metrics)];
+        let ports = ports.map(|(port, slots)| {
+            gauge("connections", "Open connections of clients.", Some(("port", port)), slots.taken() as f64)
+        });
+        let modes = ["module", "functions", "script"].map(|mode| {
             let is = f64::from(store.mode() == Some(mode));
-            gauge("redis_mode", "1 for the way in which Redis is asked.", Some(("mode", mode)), is);
-        }
-        rows
+            gauge("redis_mode", "1 for the way in which Redis is asked.", Some(("mode", mode)), is)
+        });
+        let counters = errors.into_iter().chain([requests]).chain(of_service).chain(own);
+        counters.chain(gauges).chain(ports).chain(modes).collect()
     }
 }
 
 /// A statistic of a limit. Labels are those of Envoy's rate limit service, which has none for deeper keys.
-fn of_limit(name: &str, stats: &LimitStats, index: usize) -> Sample {
-    let (statistic, help, counter) = stats.each()[index];
+fn of_limit(name: &str, stats: &LimitStats, index: usize) -> Option<Sample> {
+    let (statistic, help, counter) = stats.each().nth(index)?;
     let mut keys = name.splitn(4, '.');
     let label = |name, text: Option<&str>| (name, text.unwrap_or_default().to_owned());
     let mut labels = vec![label("domain", keys.next()), label("key1", keys.next())];
     labels.extend(keys.next().map(|key| label("key2", Some(key))));
-    Sample {
+    Some(Sample {
         name: format!("ratelimit_service_rate_limit_{statistic}"),
         help,
         labels,
         flat: format!("ratelimit.service.rate_limit.{name}.{statistic}"),
         value: Value::Counter(counter.get()),
-    }
+    })
 }
 
 fn of_domain(domain: &str, counter: &Counter) -> Sample {

@@ -118,7 +118,7 @@ impl Asker {
                     settled.inspect_err(|_| self.stats.own.undecided_units.add(item.units))
                 }
                 None => self.store.refund(item, None).await.map(|(units, used)| {
-                    self.stats.own.refunded.add(units);
+                    self.stats.own.refunded_units.add(units);
                     refunded = units;
                     used
                 }),

@@ -69,7 +69,7 @@ pub fn decided(
     denied |= quotas > 0 && quotas == failed_quotas;
     if denied && settings.shadow_mode {
         denied = false;
-        stats.global_shadow_mode.inc();
+        stats.service.global_shadow_mode.inc();
     }
     let response_headers_to_add = match (&settings.headers, closest.and_then(|index| statuses.get(index))) {
         (Some(headers), Some(status)) => headers_of(headers, status),
@@ -275,7 +275,7 @@ mod tests {
             let response = response(variables, &stats, &asked);
             assert_eq!((response.overall_code(), response.statuses[0].code()), (overall, first), "{asked:?}");
         }
-        assert_eq!(stats.global_shadow_mode.get(), 1);
+        assert_eq!(stats.service.global_shadow_mode.get(), 1);
         assert_eq!(stats.limit("d.shadow").shadow_mode.get(), 1);
         assert_eq!((stats.limit("d.quota").over_limit.get(), stats.limit("d.quota").total_hits.get()), (2, 3));
     }

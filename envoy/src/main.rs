@@ -3,6 +3,7 @@
 //! Envoy's rate limit service on Redis with redis-rl. See README.md.
 
 mod doors;
+mod few;
 mod keys;
 mod limit;
 mod limits;

@@ -15,6 +15,7 @@ use envoy_types::pb::google::protobuf::Struct;
 use super::definition::HashTag;
 use super::overrides::{self, Table};
 use super::sources::Sources;
+use crate::few::Few;
 use crate::keys::escape;
 use crate::limit::{Algorithm, Found, Kind, Limit, Options, of_calendar, rule, seconds_of, window};
 use crate::stats::Stats;
@@ -288,7 +289,7 @@ impl Level {
         let entries = &descriptor.entries;
         let mut level = self;
         let mut joined = String::new();
-        let mut path = Vec::with_capacity(entries.len());
+        let mut path = Few::new();
         for (index, entry) in entries.iter().enumerate() {
             let (found, how) = level.entry(&entry.key, &entry.value, &mut joined)?;
             path.push((found, how));

@@ -3,11 +3,13 @@
 use std::time::{Duration, SystemTime};
 
 use redis_rl_client::{Admission, Error, Limiter, Mode, Options, Rule, State};
+use smallvec::smallvec;
 
 use super::address::connection;
 use super::batches;
 use super::item::{Hold, Item};
 use super::reply::Failure;
+use crate::few::Few;
 use crate::limit::Kind;
 use crate::settings::{Redis, RedisType};
 
@@ -85,20 +87,20 @@ impl Store {
     }
 
     /// One decision, all or nothing. What never fits for its weight alone is a denial.
-    pub async fn decide(&self, items: &[&Item]) -> Result<(bool, Vec<State>), Failure> {
+    pub async fn decide(&self, items: &[&Item]) -> Result<(bool, Few<State>), Failure> {
         match (self.ask(items).await, items) {
-            (Err(failure), [item]) if failure.is_too_heavy() => Ok((false, vec![self.too_heavy(item).await?])),
+            (Err(failure), [item]) if failure.is_too_heavy() => Ok((false, smallvec![self.too_heavy(item).await?])),
             (decided, _) => decided,
         }
     }
 
-    async fn ask(&self, items: &[&Item]) -> Result<(bool, Vec<State>), Failure> {
+    async fn ask(&self, items: &[&Item]) -> Result<(bool, Few<State>), Failure> {
         if let [item] = items
             // The plain form of a fixed window would count its denials.
             && (item.hold.is_some() || !matches!(item.kind, Kind::Fixed(_) | Kind::Calendar { .. }))
         {
             let state = self.limiter.hit(&item.key, item.rule()?).await?.state();
-            return Ok((state.allowed || item.force, vec![state]));
+            return Ok((state.allowed || item.force, smallvec![state]));
         }
         if let [item] = items
             && let Kind::Fixed(rule) = &item.kind
@@ -115,7 +117,7 @@ impl Store {
             }
             (state.used, state.reset_after) = (i64::try_from(used).unwrap_or(i64::MAX), None);
             (state.allowed, state.remaining, state.retry_after) = (allowed, remaining, retry_after);
-            return Ok((allowed, vec![state]));
+            return Ok((allowed, smallvec![state]));
         }
         let rules = items.iter().map(|item| Ok((&item.key, item.rule()?))).collect::<Result<Vec<_>, Failure>>()?;
         let decision = self.limiter.all(rules).await?;

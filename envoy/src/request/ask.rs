@@ -10,6 +10,7 @@ use super::decide::{Deciding, Outcome, Part, Step, give_back};
 use super::denials::Denials;
 use super::plan::{Plan, Refund};
 use super::reservations::Reservations;
+use crate::few::Few;
 use crate::limit::Kind;
 use crate::redis::{Failure, Hold, Item, State, Store};
 use crate::stats::Stats;
@@ -154,7 +155,7 @@ impl Asker {
 }
 
 /// The reply to one call: whether all of it is charged, and the states.
-type Decision = Result<(bool, Vec<State>), Failure>;
+type Decision = Result<(bool, Few<State>), Failure>;
 
 /// One decision that is being made.
 struct Run<'a> {
@@ -207,7 +208,7 @@ impl<'a> Run<'a> {
 
     async fn ask(&mut self, open: &[usize]) {
         let (parts, store) = (self.parts, &self.asker.store);
-        let items: Vec<_> = open.iter().map(|index| &parts[*index].item).collect();
+        let items: Few<_> = open.iter().map(|index| &parts[*index].item).collect();
         let too_heavy = |decided: &Decision| decided.as_ref().is_err_and(Failure::is_too_heavy);
         let mut replies = if store.takes_at_once(items.iter().copied()) {
             self.calls(1);

@@ -11,6 +11,7 @@
 
 use std::time::SystemTime;
 
+use crate::few::Few;
 use crate::redis::{Failure, Item, State};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,19 +33,19 @@ pub struct Part {
 /// What was decided, by part.
 #[derive(Debug, Clone, Default)]
 pub struct Outcome {
-    pub states: Vec<State>,
-    pub charged: Vec<bool>,
+    pub states: Few<State>,
+    pub charged: Few<bool>,
 }
 
 /// What is to be done next. Parts and refunds are named by their positions.
 #[derive(Debug)]
 pub enum Step {
     /// Look at each of these parts.
-    Peek(Vec<usize>),
+    Peek(Few<usize>),
     /// Ask for these parts, together as far as that can be.
-    Ask(Vec<usize>),
+    Ask(Few<usize>),
     /// Take back what these parts were charged.
-    GiveBack(Vec<usize>),
+    GiveBack(Few<usize>),
     /// Give back all that the request gives back.
     Refund,
     /// Charge what these refunds have given back: so many units each.
@@ -88,7 +89,7 @@ pub fn used(state: &State) -> u64 {
 pub struct Deciding<'a> {
     parts: &'a [Part],
     quota_passes: bool,
-    progress: Vec<Progress>,
+    progress: Few<Progress>,
     refunds: usize,
     refunded: Vec<(usize, u64, Option<State>)>,
     failure: Option<Failure>,
@@ -127,7 +128,7 @@ impl<'a> Deciding<'a> {
             if !looks.is_empty() {
                 return Step::Peek(looks);
             }
-            let open = if self.is_denied() { Vec::new() } else { self.in_stage(Stage::Open) };
+            let open = if self.is_denied() { Few::new() } else { self.in_stage(Stage::Open) };
             if !open.is_empty() {
                 return Step::Ask(open);
             }
@@ -143,7 +144,7 @@ impl<'a> Deciding<'a> {
             let done: Vec<_> = self.refunded.drain(..).map(|(refund, units, _)| (refund, units)).collect();
             return if done.is_empty() { Step::Done(Err(failure.clone())) } else { Step::TakeBack(done) };
         }
-        let unknown: Vec<_> = (0..self.parts.len()).filter(|index| self.progress[*index].state.is_none()).collect();
+        let unknown: Few<_> = (0..self.parts.len()).filter(|index| self.progress[*index].state.is_none()).collect();
         if !unknown.is_empty() {
             return Step::Peek(unknown);
         }
@@ -164,7 +165,7 @@ impl<'a> Deciding<'a> {
     }
 
     /// These parts were asked for together, and all charged or none.
-    pub fn asked(&mut self, batch: &[usize], allowed: bool, states: Vec<State>) {
+    pub fn asked(&mut self, batch: &[usize], allowed: bool, states: Few<State>) {
         let before = self.count(Stage::Open);
         let denies = |index: usize, state: &State| !state.allowed && !self.parts[index].item.force;
         let any = batch.iter().zip(&states).any(|(index, state)| denies(*index, state));
@@ -215,7 +216,7 @@ impl<'a> Deciding<'a> {
         self.progress.iter().filter(|part| part.stage == stage).count()
     }
 
-    fn in_stage(&self, stage: Stage) -> Vec<usize> {
+    fn in_stage(&self, stage: Stage) -> Few<usize> {
         (0..self.parts.len()).filter(|index| self.progress[*index].stage == stage).collect()
     }
 
@@ -235,6 +236,7 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
     use redis_rl_client::Rule;
+    use smallvec::smallvec;
 
     use super::*;
     use crate::limit::Kind;
@@ -284,7 +286,7 @@ mod tests {
             state(used + part.item.units.max(1) <= *limit, *limit, *used)
         }
 
-        fn ask(&mut self, open: Vec<usize>, deciding: &mut Deciding<'_>) {
+        fn ask(&mut self, open: Few<usize>, deciding: &mut Deciding<'_>) {
             let mut calls: BTreeMap<u8, Vec<usize>> = BTreeMap::new();
             open.into_iter().for_each(|index| calls.entry(self.limits[index].call).or_default().push(index));
             for batch in calls.into_values() {
@@ -292,7 +294,7 @@ mod tests {
                     deciding.failed(Failure::unavailable("a call"));
                     continue;
                 }
-                let mut states: Vec<_> = batch.iter().map(|index| self.state(*index)).collect();
+                let mut states: Few<_> = batch.iter().map(|index| self.state(*index)).collect();
                 let fits = |(index, state): (&usize, &State)| state.allowed || self.limits[*index].part.item.force;
                 let allowed = batch.iter().zip(&states).all(fits);
                 for (index, state) in batch.iter().zip(&mut states).filter(|_| allowed) {
@@ -406,13 +408,13 @@ mod tests {
         let parts = [shadow.part.clone()];
         let server = Server { limits: vec![shadow], refunds: vec![], fails: vec![].into_iter(), stuck: false };
         let mut deciding = Deciding::new(&parts, false, 0);
-        assert!(matches!(deciding.step(), Step::Ask(open) if open == [0]));
-        deciding.asked(&[0], false, vec![server.state(0)]);
+        assert!(matches!(deciding.step(), Step::Ask(open) if *open == [0]));
+        deciding.asked(&[0], false, smallvec![server.state(0)]);
         let Step::Done(Ok((outcome, _))) = deciding.step() else { panic!("{deciding:?}") };
-        assert_eq!((outcome.states[0].allowed, outcome.charged), (false, vec![false]));
+        assert_eq!((outcome.states[0].allowed, outcome.charged), (false, smallvec![false]));
 
         let mut deciding = Deciding::new(&parts, false, 0);
-        deciding.asked(&[0], false, vec![state(true, 5, 0)]);
+        deciding.asked(&[0], false, smallvec![state(true, 5, 0)]);
         assert!(matches!(deciding.step(), Step::Done(Err(_))));
     }
 }

@@ -163,6 +163,7 @@ fn remembers(parts: &[Part]) -> bool {
 #[cfg(test)]
 mod tests {
     use redis_rl_client::Rule;
+    use smallvec::smallvec;
 
     use super::*;
     use crate::redis::Item;
@@ -182,7 +183,7 @@ mod tests {
     }
 
     fn denied(parts: &[Part]) -> Outcome {
-        Outcome { states: vec![state(false, 5, 5); parts.len()], charged: vec![false; parts.len()] }
+        Outcome { states: smallvec![state(false, 5, 5); parts.len()], charged: smallvec![false; parts.len()] }
     }
 
     fn remember(denials: &Denials, parts: &[Part]) {
@@ -218,7 +219,7 @@ mod tests {
         denials.forget(b"0");
         denials.remember(&asked, &denied(&asked), &started);
         assert!(denials.find(&asked).is_none());
-        let passed = Outcome { states: vec![state(true, 5, 1); 2], charged: vec![true; 2] };
+        let passed = Outcome { states: smallvec![state(true, 5, 1); 2], charged: smallvec![true; 2] };
         denials.remember(&asked, &passed, &denials.started(&asked));
         assert!(denials.find(&asked).is_none());
         let mut place = parts(0..1, 1, "5/minute");

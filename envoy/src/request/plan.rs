@@ -9,6 +9,7 @@ use tonic::Status;
 
 use super::decide::{Mode, Part};
 use super::reservations::Reservations;
+use crate::few::Few;
 use crate::keys::key_of;
 use crate::limit::{Found, Kind};
 use crate::limits::tree::{Config, Domain, UnknownUnit};
@@ -41,8 +42,8 @@ impl Turn {
 /// What a request comes to.
 pub struct Plan {
     /// By descriptor of the request.
-    pub descriptors: Vec<Planned>,
-    pub parts: Vec<Part>,
+    pub descriptors: Few<Planned>,
+    pub parts: Few<Part>,
     pub refunds: Vec<Refund>,
     /// Whether there is a quota that cannot fail.
     pub passing_quota: bool,
@@ -103,7 +104,7 @@ impl Plan {
                 request.descriptors.iter().map(|_| Planned::NoLimit).collect()
             }
         };
-        let mut plan = Self { descriptors, parts: Vec::new(), refunds: Vec::new(), passing_quota: false };
+        let mut plan = Self { descriptors, parts: Few::new(), refunds: Vec::new(), passing_quota: false };
         plan.share_parts(request, settings, reservations, &mut turn).await?;
         Ok(plan)
     }
@@ -191,10 +192,10 @@ async fn limits(
     settings: &Settings,
     stats: &Stats,
     turn: &mut Turn,
-) -> Result<Vec<Planned>, Status> {
+) -> Result<Few<Planned>, Status> {
     let options = settings.options();
     let mut replaced = HashSet::new();
-    let mut limits = Vec::with_capacity(request.descriptors.len());
+    let mut limits = Few::with_capacity(request.descriptors.len());
     for descriptor in &request.descriptors {
         turn.end().await;
         let found = domain

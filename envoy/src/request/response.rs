@@ -209,6 +209,7 @@ fn headers_of(headers: &Headers, status: &DescriptorStatus) -> Vec<HeaderValue> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::few::Few;
     use crate::request::decide::Outcome;
     use crate::request::reservations::Reservations;
     use crate::testing::{config, descriptor, hits, request, settings, state};
@@ -228,7 +229,7 @@ mod tests {
         let reservations = Reservations::default();
         let planned = Plan::new(&request, &config, &settings, stats, &reservations);
         let plan = tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(planned).unwrap();
-        let states: Vec<_> = asked.iter().filter_map(|(_, state)| *state).collect();
+        let states: Few<_> = asked.iter().filter_map(|(_, state)| *state).collect();
         let charged = states.iter().map(|state| state.allowed).collect();
         let outcome = Outcome { states, charged };
         decided(&request, &plan, &Decided { outcome, refunded: Vec::new(), from_cache: false }, &settings, stats)

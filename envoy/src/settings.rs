@@ -235,7 +235,7 @@ impl Settings {
     /// # Errors
     /// The variable, what it takes and what it is.
     pub fn from_env() -> Result<Self, String> {
-        // What is not UTF-8 is none of the variables here, or is refused as what it becomes.
+        // No variable here is text that is not UTF-8; one with such a value is refused as what it becomes.
         let text = |text: OsString| text.to_string_lossy().into_owned();
         Self::read(std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect())
     }

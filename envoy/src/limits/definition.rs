@@ -183,7 +183,7 @@ impl Fields for Descriptor {
             "value" => self.value = string(value)?,
             "rate_limit" if is_absent(value) => self.limit = None,
             "rate_limit" => {
-                // Of one that is given twice, the keys of both count.
+                // Where it is given twice, the keys of both count.
                 let limit = self.limit.get_or_insert_default();
                 limit.line = value.line;
                 // Written as NULL it is an empty one, which is refused later for want of a unit.

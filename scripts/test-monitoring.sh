@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
 # Tests docker/monitoring/: the rules with promtool, and all of it with live servers, an exporter and a Prometheus.
 #
-#   scripts/test-monitoring.sh    (ENGINES="name ..." for some servers only)
-#
-# It needs the rate limit service, built in envoy/ (SERVICE names another). PROMETHEUS, PROMTOOL and EXPORTER select programs other than those in the PATH. Missing programs are extracted from Debian's
-# packages into a cache, without installing them: the packages would start services on this machine.
+# It needs the rate limit service, built in envoy/ (SERVICE names another). PROMETHEUS, PROMTOOL and EXPORTER select programs other
+# than those in the PATH. Missing programs are extracted from Debian's packages into a cache, without installing them: the packages
+# would start services on this machine.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

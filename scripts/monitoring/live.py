@@ -1,8 +1,9 @@
-"""Tests docker/monitoring/ with live servers, an exporter and Prometheus.
+"""Tests docker/monitoring/ with live servers, an exporter and Prometheus. tests/live/monitoring.rs tests the exporter's script and its user
+on every engine.
 
 All processes listen on 127.0.0.1 at free ports, use a temporary folder, and are stopped at the end. The files of docker/monitoring
-are used unchanged except for addresses and intervals. Environment: ENGINES (names of tests/engines.tsv; all if empty), SERVER,
-EXPORTER, PROMETHEUS, SERVICE (programs) and MODULE (the library).
+are used unchanged except for addresses and intervals. Environment: SERVER, EXPORTER, PROMETHEUS, SERVICE (programs) and MODULE (the
+library).
 """
 
 import contextlib
@@ -29,7 +30,6 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHIPPED = ROOT / "docker/monitoring"
 PAGE = (ROOT / "docs/MONITORING.md").read_text()
 DASHBOARD = json.loads((SHIPPED / "grafana/redis-rl.json").read_text())
-SCRIPT = (SHIPPED / "rl.lua").read_text()
 MODULE = os.environ.get("MODULE", str(ROOT / "target/release/libredis_rl.so"))
 SERVER = os.environ.get("SERVER", "redis-server")
 EXPORTER = os.environ.get("EXPORTER", "prometheus-redis-exporter")
@@ -150,12 +150,12 @@ class Bench:
     def log(self, name):
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
-    def server(self, name, port, *options, program=SERVER, module=True):
+    def server(self, name, port, *options, module=True):
         """Starts a server with the exporter's user and returns a client once it answers."""
         data = self.folder / f"{name}.data"
         data.mkdir(exist_ok=True)
         module = ["--loadmodule", MODULE] if module else []
-        self.start(name, program, "--port", port, "--bind", "127.0.0.1", "--dir", data, "--save", "", *module, *options)
+        self.start(name, SERVER, "--port", port, "--bind", "127.0.0.1", "--dir", data, "--save", "", *module, *options)
 
         def answers():
             process = self.processes[name]
@@ -166,76 +166,6 @@ class Bench:
         client = until(f"{name} answers", answers, 20)
         client.call(*exporters_user()[0])
         return client
-
-
-# The script and the exporter's user, on each engine
-
-
-def engines():
-    """Names and programs of the servers to test: the system's own, and those that `make engines` has fetched.
-
-    Redis 6.2 is in the table for the script of functions/ alone: it cannot load the module.
-    """
-    cache = os.environ.get("REDIS_RL_ENGINES") or pathlib.Path(
-        os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache", "redis-rl/engines"
-    )
-    wanted = os.environ.get("ENGINES", "").split()
-    found = [("the system's", SERVER)]
-    for line in (ROOT / "tests/engines.tsv").read_text().splitlines():
-        name = line.split("\t")[0]
-        program = pathlib.Path(cache, name, "server")
-        if line and not line.startswith("#") and name != "redis-6.2" and (not wanted or name in wanted):
-            if os.access(program, os.X_OK):
-                found.append((name, program))
-            else:
-                say(f"{name} is not here: not tried")
-    return found
-
-
-def pairs(reply):
-    assert all(isinstance(word, str) for word in reply), f"the exporter takes strings: {reply}"
-    return dict(zip(reply[::2], reply[1::2], strict=True))
-
-
-def the_script_answers_on(name, program):
-    user = exporters_user()[1]
-    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as ending:
-        bench = Bench(folder)
-        ending.callback(bench.stop_all)
-        port = free_port()
-        client = bench.server("server", port, program=program)
-        client.send([("RL.SLIDING", "key", 60, 1)] * 3 + [("RL.FIXED", "key", 60, "much"), ("SET", "secret", "1")])
-        exporter = Client(port, user)
-
-        shown = pairs(exporter.call("EVAL", SCRIPT, 0))
-        version, clock = client.info("rl").pop("rl_version"), float(shown.pop("rl_clock"))
-        assert abs(clock - time.time()) < 5, clock
-        counted = {field: value for field, value in client.info("rl").items() if field != "rl_version"}
-        assert shown == {**counted, "rl_loaded": "1", f"rl_version:{version}": "1"}, shown
-        assert (counted["rl_sliding_allowed"], counted["rl_sliding_denied"], counted["rl_errors"]) == ("1", "2", "1")
-
-        # With memory full, and on a replica that has lost its primary and does not serve stale data.
-        client.send([("CONFIG", "SET", "maxmemory", 1), ("CONFIG", "SET", "maxmemory-policy", "noeviction")])
-        assert "OOM" in str(client.send([("SET", "more", "x")])[0])
-        assert pairs(exporter.call("EVAL", SCRIPT, 0))["rl_loaded"] == "1"
-        client.send([("CONFIG", "SET", "replica-serve-stale-data", "no"), ("REPLICAOF", "127.0.0.1", free_port())])
-        assert "MASTERDOWN" in str(client.send([("GET", "secret")])[0])
-        assert pairs(exporter.call("EVAL", SCRIPT, 0))["rl_loaded"] == "1"
-        client.call("REPLICAOF", "NO", "ONE")
-
-        # The user can do no more than that, also in a script.
-        read = "return redis.call('GET', KEYS[1])"
-        others = [("GET", "secret"), ("KEYS", "*"), ("CONFIG", "GET", "*"), ("SLOWLOG", "GET"), ("ACL", "LIST")]
-        for call in [*others, ("RL.PEEK", "key", "SLIDING", 60, 1), ("EVAL", read, 1, "secret"), ("SHUTDOWN",)]:
-            (refusal,) = exporter.send([call])
-            refused = isinstance(refusal, Refusal) and re.search("NOPERM|permission|ACL failure", str(refusal))
-            assert refused, f"{call}: {refusal}"
-
-        bench.stop("server")
-        bench.server("server", port, program=program, module=False)
-        shown = pairs(Client(port, user).call("EVAL", SCRIPT, 0))
-        assert shown.pop("rl_clock") and shown == {"rl_loaded": "0"}, shown
-    say(f"the script and the exporter's user: {name} passed")
 
 
 # Servers, exporter and Prometheus together
@@ -623,8 +553,6 @@ def main():
             sys.exit(f"monitoring: there is no {program} here")
     folder = tempfile.mkdtemp(prefix="redis-rl-monitoring.")
     try:
-        for name, program in engines():
-            the_script_answers_on(name, program)
         the_files_work_together(folder)
     except BaseException:
         for log in sorted(pathlib.Path(folder).glob("*.log")):

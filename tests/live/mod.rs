@@ -24,6 +24,7 @@ mod histories;
 mod hooks;
 mod input;
 mod loading;
+mod monitoring;
 mod operations;
 mod oracle;
 mod peek;
@@ -83,6 +84,7 @@ pub const FILES: &[(&str, &[Test])] = &[
     ("hooks", hooks::TESTS),
     ("input", input::TESTS),
     ("loading", loading::TESTS),
+    ("monitoring", monitoring::TESTS),
     ("operations", operations::TESTS),
     ("oracle", oracle::TESTS),
     ("peek", peek::TESTS),

@@ -1,4 +1,4 @@
--- The list of rules, with the words that src/command declares. tests/live/functions.rs holds the two together.
+-- The list of rules, with the words that src/command declares. tests/live/functions holds the two together.
 
 local BAD_COMMAND = 'ERR the first word must be sliding, fixed, throttle, acquire, peek, reset, release, all, refund or settle'
 local BAD_RULE = 'ERR rule must be SLIDING, FIXED, THROTTLE or ACQUIRE'

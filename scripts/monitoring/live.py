@@ -114,7 +114,7 @@ class Client:
 
 def exporters_user():
     """The words of the page's line that creates the exporter's user, and the name and password in it."""
-    (line,) = re.findall(r"^ACL SETUSER .*$", PAGE, re.MULTILINE)
+    (line,) = re.findall(r"^127.0.0.1:6379> (ACL SETUSER .*)$", PAGE, re.MULTILINE)
     words = shlex.split(line)
     (password,) = [word[1:] for word in words if word.startswith(">")]
     return words, (words[2], password)

@@ -21,7 +21,8 @@ const SCRIPT: &str = include_str!("../../docker/monitoring/rl.lua");
 /// A connection of the exporter's user, which the line of the page makes.
 fn exporter(server: &Server) -> Client {
     let page = include_str!("../../docs/MONITORING.md");
-    let line = page.lines().find(|line| line.starts_with("ACL SETUSER exporter ")).expect("the line");
+    let line = page.lines().find_map(|line| line.strip_prefix("127.0.0.1:6379> ")).expect("the line");
+    assert!(line.starts_with("ACL SETUSER exporter "), "{line}");
     server.client().run::<Value>(&line.split(' ').collect::<Vec<_>>());
     server.client_as("exporter", "change-me")
 }

@@ -9,4 +9,7 @@ if ! command -v javac >/dev/null || ! command -v mvn >/dev/null; then
         '*** (a JDK from 17 on, and Maven from 3.8 on) ***' >&2
     exit 0
 fi
-exec mvn --batch-mode --no-transfer-progress verify "$@"
+mvn --batch-mode --no-transfer-progress verify "$@"
+# As they were compiled, with the oldest Lettuce and Jedis.
+exec mvn --batch-mode --no-transfer-progress --activate-profiles oldest --projects redis-rl \
+    -Dtest=LiveTest,ClusterTest surefire:test

@@ -35,6 +35,8 @@ final class Core {
   private static final long LATE = MILLISECONDS.toNanos(20);
   private static final long LOOK = MILLISECONDS.toNanos(20);
   private static final long LONGEST_EXTENSION = Duration.ofSeconds(1).toNanos();
+  // How long after its last failure a server still counts as unavailable.
+  private static final long FORGOTTEN = Duration.ofSeconds(10).toNanos();
   // The pause before a call is sent again whose keys are between two nodes.
   private static final long FIRST_PAUSE = MILLISECONDS.toNanos(2);
   private static final long LONGEST_PAUSE = MILLISECONDS.toNanos(100);
@@ -101,6 +103,11 @@ final class Core {
       return null;
     }
 
+    /** One that nobody has asked for a while, such as a node that has left, does not count. */
+    synchronized boolean isAway() {
+      return isOpen && System.nanoTime() - openUntil < FORGOTTEN;
+    }
+
     synchronized void answered() {
       answeredAt = System.nanoTime();
       if (isOpen) {
@@ -146,6 +153,11 @@ final class Core {
         .map(server -> server.mode)
         .max(Mode::compareTo)
         .orElse(Mode.AUTO);
+  }
+
+  /** Whether no server counts as unavailable. */
+  boolean isAvailable() {
+    return servers.values().stream().noneMatch(Server::isAway);
   }
 
   /** Connects and finds out the mode, so that the first call does not wait for that. */
@@ -200,7 +212,7 @@ final class Core {
 
   private void fail(Call call, String why, Throwable cause) {
     call.server.failed(why);
-    transport.renew();
+    transport.renew(call.server.name);
     call.result.completeExceptionally(
         new UnavailableException(why, cause, !(cause instanceof ServerException)));
   }

@@ -41,9 +41,7 @@ public final class Decision {
           + quoted(title)
           + ",\"status\":"
           + status
-          + ",\"violated-policies\":["
-          + String.join(",", quoted)
-          + "]}";
+          + (quoted.isEmpty() ? "}" : ",\"violated-policies\":[" + String.join(",", quoted) + "]}");
     }
   }
 

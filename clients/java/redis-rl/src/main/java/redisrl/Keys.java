@@ -2,10 +2,14 @@ package redisrl;
 
 import static java.nio.charset.StandardCharsets.UTF_8;
 
+import java.nio.ByteBuffer;
+import java.nio.CharBuffer;
+import java.nio.charset.CharacterCodingException;
 import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
 import java.security.SecureRandom;
 import java.util.HexFormat;
+import org.jspecify.annotations.Nullable;
 
 /** The keys of adapters. */
 public final class Keys {
@@ -23,7 +27,18 @@ public final class Keys {
    * shortened to its beginning and a hash.
    */
   public static String keyFor(String prefix, Rule rule, String identity) {
-    return prefix + rule.policy() + ":{" + shortened(escaped(identity, "%{}")) + "}";
+    return key(prefix, rule.policy(), identity);
+  }
+
+  /** {@link #keyFor} for a rule that was declared on a route: one without a name is the route's. */
+  static String keyFor(String prefix, Rule rule, String identity, @Nullable String route) {
+    return route == null || rule.options.name() != null
+        ? keyFor(prefix, rule, identity)
+        : key(prefix, escaped(shortened(route) + " " + rule.described(), Rule.RESERVED), identity);
+  }
+
+  private static String key(String prefix, String policy, String identity) {
+    return prefix + policy + ":{" + shortened(escaped(identity, "%{}")) + "}";
   }
 
   static String shortened(String text) {
@@ -61,6 +76,19 @@ public final class Keys {
       return MessageDigest.getInstance(algorithm).digest(bytes);
     } catch (NoSuchAlgorithmException error) {
       throw new IllegalStateException(error); // Every Java has it.
+    }
+  }
+
+  /** What a command has for a text: in UTF-8, which has no halves of surrogate pairs. */
+  static byte[] encoded(String text) {
+    try {
+      ByteBuffer encoded = UTF_8.newEncoder().encode(CharBuffer.wrap(text));
+      byte[] bytes = new byte[encoded.remaining()];
+      encoded.get(bytes);
+      return bytes;
+    } catch (CharacterCodingException error) {
+      throw new IllegalArgumentException(
+          "a key has half of a surrogate pair, which is no text", error);
     }
   }
 

@@ -22,9 +22,6 @@ import io.lettuce.core.protocol.AsyncCommand;
 import io.lettuce.core.protocol.Command;
 import io.lettuce.core.protocol.CommandArgs;
 import io.lettuce.core.protocol.ProtocolKeyword;
-import java.nio.ByteBuffer;
-import java.nio.CharBuffer;
-import java.nio.charset.CharacterCodingException;
 import java.time.Duration;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
@@ -47,6 +44,8 @@ public final class LettuceTransport implements Transport {
   private final Runnable closing;
   private @Nullable CompletableFuture<StatefulConnection<byte[], byte[]>> current;
   private long begun;
+  private volatile long answered;
+  private volatile boolean isMade;
   private boolean isClosed;
 
   private LettuceTransport(
@@ -96,10 +95,18 @@ public final class LettuceTransport implements Transport {
   }
 
   /** On a client of its own, with the nodes and the resources of yours. */
-  @SuppressWarnings("deprecation") // What takes the place of the triggers is not in Lettuce 6.
   public static LettuceTransport of(RedisClusterClient client) {
     List<RedisURI> nodes = client.getPartitions().stream().map(RedisClusterNode::getUri).toList();
-    RedisClusterClient own = RedisClusterClient.create(client.getResources(), nodes);
+    return cluster(RedisClusterClient.create(client.getResources(), nodes));
+  }
+
+  /** On a client of its own to a cluster, of which these nodes are asked for the others. */
+  public static LettuceTransport cluster(List<RedisURI> nodes) {
+    return cluster(RedisClusterClient.create(nodes));
+  }
+
+  @SuppressWarnings("deprecation") // What takes the place of the triggers is not in Lettuce 6.
+  private static LettuceTransport cluster(RedisClusterClient own) {
     own.setOptions(
         ClusterClientOptions.builder()
             .disconnectedBehavior(DisconnectedBehavior.REJECT_COMMANDS)
@@ -128,17 +135,13 @@ public final class LettuceTransport implements Transport {
   @Override
   public CompletableFuture<@Nullable Object> send(List<String> words, int firstKey, int keys) {
     CommandArgs<byte[], byte[]> args = new CommandArgs<>(ByteArrayCodec.INSTANCE);
-    try {
-      for (int i = 1; i < words.size(); i++) {
-        if (i >= firstKey && i < firstKey + keys) {
-          args.addKey(bytes(words.get(i)));
-        } else {
-          args.add(bytes(words.get(i)));
-        }
+    for (int i = 1; i < words.size(); i++) {
+      byte[] word = Keys.encoded(words.get(i));
+      if (i >= firstKey && i < firstKey + keys) {
+        args.addKey(word);
+      } else {
+        args.add(word);
       }
-    } catch (CharacterCodingException error) {
-      throw new IllegalArgumentException(
-          "a key has half of a surrogate pair, which is no text", error);
     }
     return connection()
         .thenCompose(
@@ -163,7 +166,7 @@ public final class LettuceTransport implements Transport {
    * Lettuce rejects a command, and does not send it, while the connection to its node is being
    * made.
    */
-  private static CompletableFuture<@Nullable Object> routed(
+  private CompletableFuture<@Nullable Object> routed(
       StatefulConnection<byte[], byte[]> connection,
       String name,
       CommandArgs<byte[], byte[]> args,
@@ -191,7 +194,7 @@ public final class LettuceTransport implements Transport {
             });
   }
 
-  private static CompletableFuture<@Nullable Object> dispatched(
+  private CompletableFuture<@Nullable Object> dispatched(
       StatefulConnection<byte[], byte[]> connection,
       String name,
       CommandArgs<byte[], byte[]> args) {
@@ -201,6 +204,9 @@ public final class LettuceTransport implements Transport {
     CompletableFuture<@Nullable Object> reply = new CompletableFuture<>();
     command.whenComplete(
         (value, error) -> {
+          if (error == null || error instanceof RedisCommandExecutionException) {
+            answered = System.nanoTime();
+          }
           if (error instanceof RedisCommandExecutionException line) {
             reply.completeExceptionally(new ServerException(String.valueOf(line.getMessage())));
           } else if (error != null) {
@@ -224,13 +230,6 @@ public final class LettuceTransport implements Transport {
     }
   }
 
-  private static byte[] bytes(String word) throws CharacterCodingException {
-    ByteBuffer encoded = UTF_8.newEncoder().encode(CharBuffer.wrap(word));
-    byte[] bytes = new byte[encoded.remaining()];
-    encoded.get(bytes);
-    return bytes;
-  }
-
   private synchronized CompletableFuture<StatefulConnection<byte[], byte[]>> connection() {
     if (isClosed) {
       return CompletableFuture.failedFuture(new IllegalStateException("the transport is closed"));
@@ -252,9 +251,10 @@ public final class LettuceTransport implements Transport {
         .whenComplete(
             (connection, error) -> {
               if (error != null) {
-                made.completeExceptionally(error);
+                made.completeExceptionally(said(error));
                 return;
               }
+              isMade = true;
               if (cluster == null) {
                 connection.addListener(new EndsWhenDisconnected());
               }
@@ -263,6 +263,16 @@ public final class LettuceTransport implements Transport {
               }
             });
     return made;
+  }
+
+  /** What the server has said against the connection, such as that the password is wrong. */
+  private static Throwable said(Throwable error) {
+    for (Throwable cause = error; cause != null; cause = cause.getCause()) {
+      if (cause instanceof RedisCommandExecutionException line) {
+        return new ServerException(String.valueOf(line.getMessage()));
+      }
+    }
+    return error;
   }
 
   /**
@@ -280,11 +290,16 @@ public final class LettuceTransport implements Transport {
 
   /**
    * After a failure: another connection in place of one that does not answer, or is not there yet.
+   * One that has just answered others is left alone.
    */
   @Override
-  public synchronized void renew() {
+  public synchronized void renew(String server) {
     CompletableFuture<StatefulConnection<byte[], byte[]>> known = current;
-    if (known == null || cluster != null || System.nanoTime() - begun < ATTEMPT) {
+    long now = System.nanoTime();
+    if (known == null
+        || cluster != null
+        || now - begun < ATTEMPT
+        || isMade && now - answered < ATTEMPT) {
       return;
     }
     current = null;
@@ -301,8 +316,8 @@ public final class LettuceTransport implements Transport {
 
   @Override
   public String server(String key) {
-    if (cluster == null) {
-      return "";
+    if (cluster == null || !isMade) {
+      return ""; // To ask for the nodes of a cluster that is not known yet blocks.
     }
     RedisClusterNode node = node(key);
     return node == null ? "" : node.getNodeId();

@@ -36,6 +36,10 @@ public final class Limiter implements AutoCloseable {
   static final Duration LEASE = Duration.ofMinutes(1);
 
   private final Core core;
+  private final @Nullable Limiter whole;
+  private final Transport transport;
+  private final Mode chosen;
+  private final Denials denials;
   private final String prefix;
   private final Duration timeout;
   private final String name;
@@ -45,6 +49,10 @@ public final class Limiter implements AutoCloseable {
 
   private Limiter(Builder builder) {
     this.core = new Core(builder.transport, builder.mode, builder.name);
+    this.whole = null;
+    this.transport = builder.transport;
+    this.chosen = builder.mode;
+    this.denials = new Denials();
     this.prefix = builder.prefix;
     this.timeout = builder.timeout;
     this.name = builder.name;
@@ -52,6 +60,23 @@ public final class Limiter implements AutoCloseable {
     if (!builder.transport.isCluster()) {
       core.warm();
     }
+  }
+
+  /** A part of a limiter with a time-out and a breaker of its own, for a guard. */
+  private Limiter(Limiter whole, Duration timeout) {
+    this.core = new Core(whole.transport, whole.chosen, whole.name);
+    this.whole = whole;
+    this.transport = whole.transport;
+    this.chosen = whole.chosen;
+    this.denials = whole.denials;
+    this.prefix = whole.prefix;
+    this.timeout = timeout;
+    this.name = whole.name;
+    this.listener = whole.listener;
+  }
+
+  Limiter within(Duration timeout) {
+    return new Limiter(this, timeout);
   }
 
   /** A limiter on a transport, which stays yours. */
@@ -86,12 +111,16 @@ public final class Limiter implements AutoCloseable {
 
     /** The longest that a call may take: a second unless given. */
     public Builder timeout(Duration timeout) {
+      this.timeout = checked(timeout);
+      return this;
+    }
+
+    static Duration checked(Duration timeout) {
       if (given(timeout, "the time-out").toMillis() < 1) {
         throw new IllegalArgumentException(
             "the time-out must be at least a millisecond, not " + timeout);
       }
-      this.timeout = timeout;
-      return this;
+      return timeout;
     }
 
     /** What the limiter is called in log lines and events. */
@@ -328,7 +357,15 @@ public final class Limiter implements AutoCloseable {
   }
 
   boolean isClosed() {
-    return isClosed;
+    return isClosed || whole != null && whole.isClosed();
+  }
+
+  boolean isAvailable() {
+    return core.isAvailable();
+  }
+
+  Denials denials() {
+    return denials;
   }
 
   private static Command.Keyed at(String key, Rule rule) {
@@ -400,19 +437,24 @@ public final class Limiter implements AutoCloseable {
       Duration timeout,
       Function<@Nullable Object, Decision> read,
       Consumer<Decision> late) {
-    if (isClosed) {
+    if (isClosed()) {
       return CompletableFuture.failedFuture(new IllegalStateException("the limiter is closed"));
     }
     return core.ask(command, timeout, reply -> late.accept(read.apply(reply))).thenApply(read);
   }
 
   CompletableFuture<@Nullable Object> change(String call, String key, Command command) {
-    if (isClosed && !call.equals("release") && !call.equals("settle")) {
+    if (isClosed() && !call.equals("release") && !call.equals("settle")) {
       return CompletableFuture.failedFuture(new IllegalStateException("the limiter is closed"));
     }
     long began = System.nanoTime();
+    denials.forget(key);
     return core.ask(command, timeout, reply -> {})
-        .whenComplete((reply, error) -> tell(call, List.of(key), began, null, error));
+        .whenComplete(
+            (reply, error) -> {
+              denials.forget(key);
+              tell(call, List.of(key), began, null, error);
+            });
   }
 
   private CompletableFuture<Decision> told(
@@ -421,7 +463,7 @@ public final class Limiter implements AutoCloseable {
     return decided.whenComplete((decision, error) -> tell(call, keys, began, decision, error));
   }
 
-  private void tell(
+  void tell(
       String call,
       List<String> keys,
       long began,

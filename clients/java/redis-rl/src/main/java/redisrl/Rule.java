@@ -22,6 +22,9 @@ import redisrl.Rates.Window;
  * <p>One key belongs to one rule: give the same rule in every call at it.
  */
 public abstract sealed class Rule {
+  /** What is escaped in the policy of a key. */
+  static final String RESERVED = "%:{}";
+
   final Options options;
 
   private Rule(Options options) {
@@ -120,6 +123,11 @@ public abstract sealed class Rule {
     return false;
   }
 
+  /** What a request weighs. */
+  long weight() {
+    return options.cost == null ? 1 : options.cost;
+  }
+
   @Nullable Hold hold() {
     return null;
   }
@@ -136,7 +144,7 @@ public abstract sealed class Rule {
 
   /** What the policy is called: its name, else its windows. */
   String policy() {
-    return Keys.escaped(options.name != null ? options.name : described(), "%:{}");
+    return Keys.escaped(options.name != null ? options.name : described(), RESERVED);
   }
 
   @Override

@@ -5,7 +5,8 @@ import java.util.concurrent.CompletableFuture;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The way to a server or a cluster: {@link LettuceTransport}. One can serve several limiters.
+ * The way to a server or a cluster: {@link LettuceTransport} or {@link JedisTransport}. One can
+ * serve several limiters.
  *
  * <p>A reply is a Long, a String, a List, a Map or null; a future fails with {@link
  * ServerException} for an error line, and with anything else where the connection broke or was not
@@ -27,8 +28,8 @@ public interface Transport extends AutoCloseable {
   /** Whether it leads to a cluster. */
   boolean isCluster();
 
-  /** Called after a failure: what is connected may be connected anew. */
-  void renew();
+  /** Called after a failure of a server: what is connected may be connected anew. */
+  void renew(String server);
 
   @Override
   void close();

@@ -3,17 +3,17 @@ package redisrl;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.catchThrowable;
 
-import io.lettuce.core.cluster.RedisClusterClient;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.concurrent.TimeUnit;
-import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
 
 /** The limiter on a cluster of three. */
 class ClusterTest {
-  @Test
-  void keysOfAllNodesAreLimitedAndOneThatDiesTakesNoOtherWithIt() throws Exception {
+  @ParameterizedTest
+  @EnumSource
+  void keysOfAllNodesAreLimitedAndOneThatDiesTakesNoOtherWithIt(Way way) throws Exception {
     List<TestServer> nodes = new ArrayList<>();
     try {
       for (int i = 0; i < 3; i++) {
@@ -29,8 +29,7 @@ class ClusterTest {
       }
       join(nodes);
       Rule.Sliding rule = Rule.sliding("2/minute");
-      RedisClusterClient client = RedisClusterClient.create(nodes.get(0).uri());
-      try (Transport transport = LettuceTransport.of(client);
+      try (Transport transport = way.toCluster(nodes.get(0));
           Limiter limiter = Limiter.builder(transport).timeout(Duration.ofSeconds(10)).build()) {
         for (int i = 0; i < 30; i++) {
           String key = "key" + i;
@@ -43,11 +42,16 @@ class ClusterTest {
             .hasMessageContaining("CROSSSLOT");
         assertThat(limiter.mode()).isEqualTo(Mode.MODULE);
       }
-      try (Transport transport = LettuceTransport.of(client);
+      try (Transport transport = way.toCluster(nodes.get(0));
           Limiter limiter = Limiter.builder(transport).timeout(Duration.ofMillis(500)).build()) {
+        eventually(() -> catchThrowable(() -> limiter.hit("key0", rule)) == null);
         String dead = transport.server("key0");
-        int port = client.getPartitions().getPartitionByNodeId(dead).getUri().getPort();
-        nodes.stream().filter(node -> node.port == port).findFirst().orElseThrow().kill();
+        for (TestServer node : nodes) {
+          if (node.run("KEYS", "key0").contains("key0")) {
+            node.kill();
+            break;
+          }
+        }
         for (int i = 0; i < 30; i++) {
           String key = "other" + i;
           if (transport.server(key).equals(dead)) {
@@ -57,8 +61,6 @@ class ClusterTest {
             eventually(() -> catchThrowable(() -> limiter.hit(key, rule)) == null);
           }
         }
-      } finally {
-        client.shutdown(0, 0, TimeUnit.SECONDS);
       }
     } finally {
       for (TestServer node : nodes) {

@@ -46,6 +46,12 @@ class DefaultsTest {
     own.put("limiter.mode", limiter.mode().name().toLowerCase(Locale.ROOT));
     own.put("limiter.timeout_ms", limiter.timeout().toMillis());
     own.put("limiter.deny_cache", false); // It has no deny cache.
+    own.put("adapter.prefix", Guard.PREFIX);
+    own.put("adapter.timeout_ms", Guard.TIMEOUT.toMillis());
+    own.put("adapter.deny_cache", true);
+    own.put("deny_cache.entries", Denials.MOST);
+    own.put("deny_cache.bytes", Denials.MOST_BYTES);
+    own.put("deny_cache.believed_at_most_ms", Denials.LONGEST.toMillis());
     own.put("identity.longest_bytes", Keys.LONGEST);
     own.put("identity.kept_bytes", Keys.KEPT);
     own.put("identity.mark", Keys.MARK);
@@ -66,12 +72,12 @@ class DefaultsTest {
     own.put("problem.type", Decision.QUOTA_EXCEEDED);
     own.put("problem.title", Decision.TITLE);
     assertThat(Keys.random()).matches(rows.remove("reservation.holder"));
-    // What an adapter, a filter or a server has a part in is not here.
+    // What the starter or a server has a part in is not here.
     rows.keySet()
         .removeIf(
             row ->
                 row.matches(
-                    "about|adapter\\..*|deny_cache\\..*|caller_leaves\\..*|hook\\..*|headers|problem.content_type"));
+                    "about|adapter\\.(when_unavailable|ipv6_prefix|without_identity|status\\..*)|caller_leaves\\..*|hook\\..*|headers|problem.content_type"));
     Map<String, String> told = new TreeMap<>();
     own.forEach((row, value) -> told.put(row, String.valueOf(value)));
     assertThat(told).isEqualTo(rows);
@@ -103,7 +109,7 @@ class DefaultsTest {
     }
 
     @Override
-    public void renew() {}
+    public void renew(String server) {}
 
     @Override
     public void close() {}

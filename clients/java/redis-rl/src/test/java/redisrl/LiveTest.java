@@ -12,11 +12,14 @@ import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.stream.Stream;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.Arguments;
 import org.junit.jupiter.params.provider.EnumSource;
+import org.junit.jupiter.params.provider.MethodSource;
 
 /** The limiter on live servers: with the module, with functions and with the script. */
 class LiveTest {
@@ -44,11 +47,16 @@ class LiveTest {
     return "test:" + Keys.random();
   }
 
+  static Stream<Arguments> waysAndModes() {
+    return Stream.of(Way.values())
+        .flatMap(way -> Stream.of(Mode.values()).map(mode -> Arguments.of(way, mode)));
+  }
+
   @ParameterizedTest
-  @EnumSource
-  void everyCallInEveryMode(Mode mode) {
+  @MethodSource("waysAndModes")
+  void everyCallInEveryMode(Way way, Mode mode) {
     TestServer on = mode == Mode.FUNCTIONS || mode == Mode.SCRIPT ? plain : server;
-    try (Transport transport = LettuceTransport.create(on.uri());
+    try (Transport transport = way.to(on);
         Limiter limiter = on(transport).mode(mode).prefix("p:").build()) {
       String key = key();
       Rule.Sliding rule = Rule.sliding("3/minute");
@@ -192,10 +200,11 @@ class LiveTest {
     }
   }
 
-  @Test
-  void aHungServerIsLeftAndFoundAgain() throws Exception {
+  @ParameterizedTest
+  @EnumSource
+  void aHungServerIsLeftAndFoundAgain(Way way) throws Exception {
     try (TestServer hung = new TestServer(true);
-        Transport transport = LettuceTransport.create(hung.uri());
+        Transport transport = way.to(hung);
         Limiter limiter = Limiter.builder(transport).timeout(Duration.ofMillis(300)).build()) {
       eventually(() -> catchThrowable(() -> limiter.hit("k", Rule.sliding("1000/minute"))) == null);
       long used = limiter.hit("k", Rule.sliding("1000/minute")).used();
@@ -240,9 +249,10 @@ class LiveTest {
     }
   }
 
-  @Test
-  void errorsOfTheServerAreToldAndOpenNoBreaker() throws Exception {
-    try (Transport transport = LettuceTransport.create(server.uri());
+  @ParameterizedTest
+  @EnumSource
+  void errorsOfTheServerAreToldAndOpenNoBreaker(Way way) throws Exception {
+    try (Transport transport = way.to(server);
         Limiter limiter = on(transport).build()) {
       transport.send(List.of("SET", "wrong", "x"), 1, 1).get();
       assertThatThrownBy(
@@ -288,6 +298,18 @@ class LiveTest {
       assertThatThrownBy(() -> limiter.hit("k", rule)).isInstanceOf(IllegalStateException.class);
     } finally {
       client.shutdown(0, 0, TimeUnit.SECONDS);
+    }
+  }
+
+  @ParameterizedTest
+  @EnumSource
+  void aPasswordThatIsWrongIsNoOutage(Way way) throws Exception {
+    try (TestServer closed = new TestServer(true, "--requirepass", "s3cret");
+        Transport transport = way.to(closed);
+        Limiter limiter = on(transport).build()) {
+      assertThatThrownBy(() -> limiter.hit("k", Rule.sliding("5/s")))
+          .isInstanceOf(ServerException.class)
+          .hasMessageStartingWith("NOAUTH");
     }
   }
 }

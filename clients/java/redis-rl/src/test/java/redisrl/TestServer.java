@@ -1,5 +1,7 @@
 package redisrl;
 
+import static java.nio.charset.StandardCharsets.US_ASCII;
+
 import io.lettuce.core.RedisURI;
 import java.io.IOException;
 import java.net.ServerSocket;
@@ -10,18 +12,18 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Objects;
 
-/** A server of a test, with the module or without. */
-final class TestServer implements AutoCloseable {
+/** A server of a test, with the module or without. The tests of the starter use it, too. */
+public final class TestServer implements AutoCloseable {
   private static final String MODULE =
       Objects.requireNonNullElse(System.getenv("MODULE"), "../../../target/release/libredis_rl.so");
   private static final String SERVER =
       Objects.requireNonNullElse(System.getenv("SERVER"), "redis-server");
 
-  final int port;
+  public final int port;
   private final Path folder;
   private Process process;
 
-  TestServer(boolean withModule, String... options) throws Exception {
+  public TestServer(boolean withModule, String... options) throws Exception {
     try (ServerSocket probe = new ServerSocket(0)) {
       port = probe.getLocalPort();
     }
@@ -29,7 +31,7 @@ final class TestServer implements AutoCloseable {
     start(withModule, options);
   }
 
-  void start(boolean withModule, String... options) throws Exception {
+  public void start(boolean withModule, String... options) throws Exception {
     List<String> command =
         new ArrayList<>(
             List.of(SERVER, "--port", "" + port, "--save", "", "--dir", folder.toString()));
@@ -48,10 +50,9 @@ final class TestServer implements AutoCloseable {
         throw new IllegalStateException(Files.readString(log));
       }
       try (Socket socket = new Socket("127.0.0.1", port)) {
-        socket
-            .getOutputStream()
-            .write("PING\r\n".getBytes(java.nio.charset.StandardCharsets.US_ASCII));
-        if (socket.getInputStream().read() == '+') {
+        socket.getOutputStream().write("PING\r\n".getBytes(US_ASCII));
+        String reply = new String(socket.getInputStream().readNBytes(5), US_ASCII);
+        if (reply.equals("+PONG") || reply.equals("-NOAU")) {
           return;
         }
       } catch (IOException error) {
@@ -60,12 +61,12 @@ final class TestServer implements AutoCloseable {
     }
   }
 
-  RedisURI uri() {
+  public RedisURI uri() {
     return RedisURI.create("127.0.0.1", port);
   }
 
   /** The reply of a command, as redis-cli would print it. */
-  String run(String... words) {
+  public String run(String... words) {
     try (Transport transport = LettuceTransport.create(uri())) {
       return String.valueOf(transport.sendBeside("", List.of(words)).get());
     } catch (Exception error) {
@@ -73,11 +74,11 @@ final class TestServer implements AutoCloseable {
     }
   }
 
-  void signal(String name) throws Exception {
+  public void signal(String name) throws Exception {
     new ProcessBuilder("kill", "-" + name, "" + process.pid()).start().waitFor();
   }
 
-  void kill() throws Exception {
+  public void kill() throws Exception {
     process.destroyForcibly().waitFor();
   }
 

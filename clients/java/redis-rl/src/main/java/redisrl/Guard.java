@@ -1,0 +1,227 @@
+package redisrl;
+
+import static redisrl.Rates.given;
+
+import java.time.Duration;
+import java.util.List;
+import java.util.Objects;
+import java.util.concurrent.CompletableFuture;
+import org.jspecify.annotations.Nullable;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+import redisrl.Decision.Source;
+
+/**
+ * Decides on the requests of an application by a limiter, also while the server is unavailable. It
+ * is what the filters of redis-rl-spring-boot-starter are made of, and what one for another
+ * framework takes.
+ *
+ * <p>It remembers denials: for its wait, at most a second, the same or a heavier request at the
+ * same key is denied without asking the server. A refund or a reset by the limiter forgets that.
+ */
+public final class Guard {
+  /** What happens to requests while the server is unavailable. */
+  public enum WhenUnavailable {
+    /** They are let through. */
+    OPEN("let through"),
+    /** {@link Guard#decide} throws {@link UnavailableException}, for a response with status 503. */
+    CLOSED("refused"),
+    /**
+     * They are limited in this process' memory, by windows that begin with their first request.
+     * That is rougher than the server: up to twice the limit can pass around a boundary, and a
+     * throttle has no steady rate.
+     */
+    LOCAL("limited in memory");
+
+    private final String told;
+
+    WhenUnavailable(String told) {
+      this.told = told;
+    }
+  }
+
+  /**
+   * A rule for an identity: the client's address, a user, an organisation.
+   *
+   * @param route the template of the route that the limit was declared on, such as /item/{id}, with
+   *     the prefix under which it is mounted. A rule without a name is then a limit of that route
+   *     alone
+   */
+  public record Limit(String identity, Rule rule, @Nullable String route) {
+    public Limit {
+      if (given(identity, "an identity").isEmpty()) {
+        throw new IllegalArgumentException(
+            "a request without an identity must not share a limit with others of its kind");
+      }
+      if (given(rule, "a rule") instanceof Rule.Lease) {
+        throw new IllegalArgumentException("a guard holds no leases: use Limiter.hold");
+      }
+    }
+  }
+
+  static final String PREFIX = "rl:";
+  static final Duration TIMEOUT = Duration.ofMillis(250);
+
+  private static final Logger LOG = LoggerFactory.getLogger(Limiter.class);
+  private static final long TOLD_AGAIN = Duration.ofMinutes(1).toNanos();
+
+  private final Limiter limiter;
+  private final String prefix;
+  private final WhenUnavailable policy;
+  private final Local local;
+  private boolean isAway;
+  private long toldAt = System.nanoTime() - TOLD_AGAIN;
+
+  private Guard(Builder builder) {
+    this.limiter = builder.limiter.within(builder.timeout);
+    this.prefix = builder.prefix;
+    this.policy = builder.policy;
+    this.local = new Local(builder.processes);
+  }
+
+  /** A guard that decides by a limiter, with that one's prefix, name and listener. */
+  public static Builder on(Limiter limiter) {
+    return new Builder(given(limiter, "the limiter"));
+  }
+
+  /** Options of a guard. */
+  public static final class Builder {
+    private final Limiter limiter;
+    private String prefix = PREFIX;
+    private Duration timeout = TIMEOUT;
+    private WhenUnavailable policy = WhenUnavailable.OPEN;
+    private int processes = 1;
+
+    private Builder(Limiter limiter) {
+      this.limiter = limiter;
+    }
+
+    /** Put before every key, behind the limiter's own prefix: "rl:" unless given. */
+    public Builder prefix(String prefix) {
+      this.prefix = given(prefix, "the prefix");
+      return this;
+    }
+
+    /** After what time the server counts as unavailable: 250 ms unless given. */
+    public Builder timeout(Duration timeout) {
+      this.timeout = Limiter.Builder.checked(timeout);
+      return this;
+    }
+
+    /** OPEN unless given. */
+    public Builder whenUnavailable(WhenUnavailable policy) {
+      this.policy = given(policy, "what happens when the server is unavailable");
+      return this;
+    }
+
+    /** Among how many processes limits are divided with LOCAL: 1 unless given. */
+    public Builder processes(int processes) {
+      if (processes < 1) {
+        throw new IllegalArgumentException("there must be at least 1 process, not " + processes);
+      }
+      this.processes = processes;
+      return this;
+    }
+
+    public Guard build() {
+      return new Guard(this);
+    }
+  }
+
+  /** The key at which a limit is counted, for {@link Limiter#reset} and so on. */
+  public String key(Limit limit) {
+    return Keys.keyFor(prefix, limit.rule(), limit.identity(), limit.route());
+  }
+
+  /**
+   * Decides on a request by one limit or several: all have room, or nothing is counted anywhere. It
+   * fails with {@link UnavailableException} only by the policy CLOSED. All other errors do not pass
+   * by themselves, and no policy turns them into "allowed".
+   */
+  public Decision decide(List<Limit> limits) {
+    return Limiter.joined(decideAsync(limits));
+  }
+
+  /** See {@link #decide}. */
+  public CompletableFuture<Decision> decideAsync(List<Limit> limits) {
+    if (limits.isEmpty()) {
+      throw new IllegalArgumentException("a request without a limit needs no decision");
+    }
+    List<Command.Keyed> rules =
+        limits.stream().map(limit -> new Command.Keyed(key(limit), limit.rule())).toList();
+    String call = rules.size() == 1 ? "hit" : "all";
+    long began = System.nanoTime();
+    Decision known = limiter.denials().find(rules);
+    if (known != null) {
+      return CompletableFuture.completedFuture(told(call, rules, began, known));
+    }
+    return limiter
+        .decided(call, rules, limiter.timeout(), late -> {})
+        .handle(
+            (decision, error) ->
+                error == null
+                    ? answered(rules, began, decision)
+                    : failed(call, rules, began, Core.cause(error)));
+  }
+
+  private Decision told(String call, List<Command.Keyed> rules, long began, Decision decision) {
+    limiter.tell(call, rules.stream().map(Command.Keyed::key).toList(), began, decision, null);
+    return decision;
+  }
+
+  private Decision answered(List<Command.Keyed> rules, long began, Decision decision) {
+    if (!decision.allowed()) {
+      limiter.denials().remember(rules, decision, began);
+    }
+    synchronized (this) {
+      // In a cluster all of its nodes have to answer.
+      if (isAway && limiter.isAvailable()) {
+        isAway = false;
+        LOG.warn("limiter {}: the server is available again", limiter.name());
+      }
+    }
+    return decision;
+  }
+
+  private Decision failed(String call, List<Command.Keyed> rules, long began, Throwable error) {
+    if (!(error instanceof UnavailableException unavailable)) {
+      throw error instanceof RuntimeException known ? known : new IllegalStateException(error);
+    }
+    // Of a crowd that is too large, a denial may be known by now.
+    Decision known = limiter.denials().find(rules);
+    if (known == null) {
+      tell(unavailable);
+      known =
+          switch (policy) {
+            case CLOSED -> throw unavailable;
+            case LOCAL -> local.decide(rules).from(Source.LOCAL);
+            case OPEN -> Local.open(rules).from(Source.OPEN);
+          };
+    }
+    return told(call, rules, began, known);
+  }
+
+  private synchronized void tell(UnavailableException error) {
+    if (!limiter.isAvailable()) {
+      if (!isAway) {
+        isAway = true;
+        LOG.warn(
+            "limiter {}: the server is unavailable, requests are {}: {}",
+            limiter.name(),
+            policy.told,
+            Objects.toString(error.getMessage()));
+      }
+      return;
+    }
+    // Not all of them: of a crowd that is too large, or of a slot on the move.
+    long now = System.nanoTime();
+    if (now - toldAt >= TOLD_AGAIN) {
+      toldAt = now;
+      LOG.warn(
+          "limiter {}: requests that are not answered in time are {}: {}",
+          limiter.name(),
+          policy.told,
+          Objects.toString(error.getMessage()));
+    }
+  }
+}

@@ -1,0 +1,349 @@
+package redisrl;
+
+import static java.nio.charset.StandardCharsets.UTF_8;
+
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.ThreadPoolExecutor;
+import java.util.concurrent.TimeUnit;
+import java.util.function.Supplier;
+import org.jspecify.annotations.Nullable;
+import redis.clients.jedis.CommandArguments;
+import redis.clients.jedis.Connection;
+import redis.clients.jedis.ConnectionPoolConfig;
+import redis.clients.jedis.HostAndPort;
+import redis.clients.jedis.JedisClientConfig;
+import redis.clients.jedis.Protocol;
+import redis.clients.jedis.commands.ProtocolCommand;
+import redis.clients.jedis.exceptions.JedisAskDataException;
+import redis.clients.jedis.exceptions.JedisConnectionException;
+import redis.clients.jedis.exceptions.JedisDataException;
+import redis.clients.jedis.exceptions.JedisMovedDataException;
+import redis.clients.jedis.providers.ClusterConnectionProvider;
+import redis.clients.jedis.providers.ConnectionProvider;
+import redis.clients.jedis.providers.PooledConnectionProvider;
+import redis.clients.jedis.providers.SentineledConnectionProvider;
+import redis.clients.jedis.util.JedisClusterCRC16;
+import redis.clients.jedis.util.KeyValue;
+
+/**
+ * A way to the server by Jedis, on connections of its own with your configuration: a pool, or in a
+ * cluster a pool for each node.
+ *
+ * <p>A call of Jedis blocks its thread until its own time-outs are over. So calls are made in
+ * threads of the transport, a few for each server, which are left where a server hangs.
+ */
+public final class JedisTransport implements Transport {
+  /** How many calls to a server are under way at once; others wait for their turn. */
+  private static final int CONNECTIONS = 16;
+
+  /** For how long a server has not answered whose connections are given up for others. */
+  private static final long ATTEMPT = Duration.ofSeconds(1).toNanos();
+
+  private static final Duration IDLE = Duration.ofSeconds(10);
+  private static final int REDIRECTIONS = 5;
+
+  private final Supplier<ConnectionProvider> connector;
+  private final boolean isCluster;
+  private final Map<String, Lane> lanes = new ConcurrentHashMap<>();
+  private volatile @Nullable ClusterConnectionProvider cluster;
+  private volatile boolean isClosed;
+
+  private JedisTransport(Supplier<ConnectionProvider> connector, boolean isCluster) {
+    this.connector = connector;
+    this.isCluster = isCluster;
+  }
+
+  /** To a server. */
+  public static JedisTransport create(HostAndPort server, JedisClientConfig config) {
+    return new JedisTransport(() -> new PooledConnectionProvider(server, config, pool()), false);
+  }
+
+  /** To a cluster, of which these nodes are asked for the others. */
+  public static JedisTransport cluster(Set<HostAndPort> nodes, JedisClientConfig config) {
+    return new JedisTransport(() -> new ClusterConnectionProvider(nodes, config, pool()), true);
+  }
+
+  /** To the primary that these sentinels name. */
+  public static JedisTransport sentinel(
+      String service,
+      JedisClientConfig config,
+      Set<HostAndPort> sentinels,
+      JedisClientConfig sentinelConfig) {
+    return new JedisTransport(
+        () -> new SentineledConnectionProvider(service, config, pool(), sentinels, sentinelConfig),
+        false);
+  }
+
+  private static ConnectionPoolConfig pool() {
+    ConnectionPoolConfig pool = new ConnectionPoolConfig();
+    pool.setMaxTotal(CONNECTIONS);
+    pool.setMaxIdle(CONNECTIONS);
+    pool.setJmxEnabled(false);
+    return pool;
+  }
+
+  /** The threads and connections to a server. It is left as a whole, for another. */
+  private final class Lane {
+    volatile long answered = System.nanoTime();
+    private final ThreadPoolExecutor threads =
+        new ThreadPoolExecutor(
+            CONNECTIONS,
+            CONNECTIONS,
+            IDLE.toSeconds(),
+            TimeUnit.SECONDS,
+            new LinkedBlockingQueue<>(),
+            work -> {
+              Thread thread = new Thread(work, "redis-rl-jedis");
+              thread.setDaemon(true);
+              return thread;
+            });
+    private final Set<Connection> busy = ConcurrentHashMap.newKeySet();
+    private volatile @Nullable ConnectionProvider own;
+    private volatile boolean isLeft;
+
+    Lane() {
+      threads.allowCoreThreadTimeOut(true);
+    }
+
+    void run(CompletableFuture<@Nullable Object> reply, Supplier<@Nullable Object> call) {
+      threads.execute(
+          () -> {
+            try {
+              if (isLeft) {
+                throw new JedisConnectionException("the server was given up before the call");
+              }
+              Object value = call.get();
+              answered = System.nanoTime();
+              reply.complete(value);
+            } catch (JedisDataException line) {
+              answered = System.nanoTime();
+              reply.completeExceptionally(new ServerException(String.valueOf(line.getMessage())));
+            } catch (RuntimeException error) {
+              reply.completeExceptionally(error);
+            }
+          });
+    }
+
+    /** The connections: those of a cluster are shared by its lanes. */
+    ConnectionProvider provider() {
+      synchronized (isCluster ? JedisTransport.this : this) {
+        ConnectionProvider known = isCluster ? cluster : own;
+        if (known == null) {
+          known = connector.get();
+          if (isLeft && !isCluster || isClosed) {
+            closed(known);
+            throw new JedisConnectionException("the server was given up");
+          }
+          if (isCluster) {
+            cluster = (ClusterConnectionProvider) known;
+          } else {
+            own = known;
+          }
+        }
+        return known;
+      }
+    }
+
+    @Nullable Object asked(Connection connection, CommandArguments words) {
+      busy.add(connection);
+      try {
+        return value(connection.executeCommand(words));
+      } finally {
+        busy.remove(connection);
+      }
+    }
+
+    /** Ends what is under way, and lets the threads end. */
+    void leave() {
+      isLeft = true;
+      threads.shutdown();
+      for (Connection each : busy) {
+        try {
+          each.disconnect();
+        } catch (RuntimeException error) {
+          // It is of no more use in either case.
+        }
+      }
+      ConnectionProvider known = own;
+      if (known != null) {
+        closed(known);
+      }
+    }
+  }
+
+  private Lane lane(String server) {
+    if (isClosed) {
+      throw new IllegalStateException("the transport is closed");
+    }
+    return lanes.computeIfAbsent(server, name -> new Lane());
+  }
+
+  @Override
+  public CompletableFuture<@Nullable Object> send(List<String> words, int firstKey, int keys) {
+    return sent(words.get(firstKey), arguments(words));
+  }
+
+  @Override
+  public CompletableFuture<@Nullable Object> sendBeside(String key, List<String> words) {
+    return sent(key, arguments(words));
+  }
+
+  private CompletableFuture<@Nullable Object> sent(String key, CommandArguments words) {
+    CompletableFuture<@Nullable Object> reply = new CompletableFuture<>();
+    try {
+      Lane lane = lane(server(key));
+      lane.run(reply, () -> isCluster ? routed(lane, slot(key), words) : plain(lane, words));
+    } catch (IllegalStateException | java.util.concurrent.RejectedExecutionException error) {
+      reply.completeExceptionally(error); // It was closed, or left just now.
+    }
+    return reply;
+  }
+
+  private static CommandArguments arguments(List<String> words) {
+    CommandArguments arguments = new CommandArguments(new Keyword(words.get(0)));
+    words.subList(1, words.size()).forEach(word -> arguments.add(Keys.encoded(word)));
+    return arguments;
+  }
+
+  private record Keyword(String text) implements ProtocolCommand {
+    @Override
+    public byte[] getRaw() {
+      return text.getBytes(UTF_8);
+    }
+  }
+
+  private static @Nullable Object plain(Lane lane, CommandArguments words) {
+    try (Connection connection = lane.provider().getConnection()) {
+      return lane.asked(connection, words);
+    }
+  }
+
+  /**
+   * Jedis' own executor either sends a call again whose reply was lost, or follows no redirections.
+   * A call that is redirected was not carried out.
+   */
+  private static @Nullable Object routed(Lane lane, int slot, CommandArguments words) {
+    ClusterConnectionProvider nodes = (ClusterConnectionProvider) lane.provider();
+    HostAndPort node = null;
+    boolean asks = false;
+    for (int left = REDIRECTIONS; ; left--) {
+      try (Connection connection =
+          node == null ? nodes.getConnectionFromSlot(slot) : nodes.getConnection(node)) {
+        try {
+          if (asks) {
+            lane.asked(connection, new CommandArguments(Protocol.Command.ASKING));
+          }
+          return lane.asked(connection, words);
+        } catch (JedisMovedDataException moved) {
+          nodes.renewSlotCache(connection);
+          node = redirected(moved.getTargetNode(), left, moved);
+          asks = false;
+        } catch (JedisAskDataException moving) {
+          node = redirected(moving.getTargetNode(), left, moving);
+          asks = true;
+        }
+      }
+    }
+  }
+
+  private static HostAndPort redirected(HostAndPort to, int left, JedisDataException error) {
+    if (left == 0) {
+      throw error;
+    }
+    return to;
+  }
+
+  /** A reply as all transports have it. */
+  private static @Nullable Object value(@Nullable Object raw) {
+    if (raw instanceof byte[] bytes) {
+      return new String(bytes, UTF_8);
+    }
+    if (!(raw instanceof List<?> items)) {
+      return raw;
+    }
+    if (!items.isEmpty() && items.get(0) instanceof KeyValue<?, ?>) {
+      Map<@Nullable Object, @Nullable Object> map = new LinkedHashMap<>();
+      for (Object item : items) {
+        KeyValue<?, ?> entry = (KeyValue<?, ?>) item;
+        map.put(value(entry.getKey()), value(entry.getValue()));
+      }
+      return map;
+    }
+    List<@Nullable Object> values = new ArrayList<>();
+    items.forEach(item -> values.add(value(item)));
+    return values;
+  }
+
+  private static int slot(String key) {
+    return JedisClusterCRC16.getSlot(key.getBytes(UTF_8));
+  }
+
+  @Override
+  public String server(String key) {
+    ClusterConnectionProvider nodes = cluster;
+    HostAndPort node = nodes == null ? null : nodes.getNode(slot(key));
+    return node == null ? "" : node.toString();
+  }
+
+  @Override
+  public boolean isCluster() {
+    return isCluster;
+  }
+
+  /**
+   * After a failure: other connections in place of those that do not answer. In a cluster another
+   * node may have the slots by now.
+   */
+  @Override
+  public void renew(String server) {
+    Lane lane = lanes.get(server);
+    if (lane == null
+        || System.nanoTime() - lane.answered < ATTEMPT
+        || !lanes.remove(server, lane)) {
+      return;
+    }
+    Thread leaving =
+        new Thread(
+            () -> {
+              lane.leave();
+              ClusterConnectionProvider nodes = cluster;
+              if (nodes != null) {
+                var pool = nodes.getNodes().get(server);
+                if (pool != null) {
+                  pool.clear();
+                }
+                nodes.renewSlotCache();
+              }
+            },
+            "redis-rl-jedis-left");
+    leaving.setDaemon(true);
+    leaving.start();
+  }
+
+  @Override
+  public void close() {
+    isClosed = true;
+    lanes.values().forEach(Lane::leave);
+    lanes.clear();
+    ClusterConnectionProvider nodes = cluster;
+    if (nodes != null) {
+      nodes.close();
+    }
+  }
+
+  private static void closed(ConnectionProvider provider) {
+    try {
+      provider.close();
+    } catch (Exception error) {
+      throw new IllegalStateException(error); // None does.
+    }
+  }
+}

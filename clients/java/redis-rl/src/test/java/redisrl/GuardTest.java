@@ -1,0 +1,176 @@
+package redisrl;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.junit.jupiter.api.Test;
+import redisrl.Decision.Source;
+import redisrl.Guard.Limit;
+import redisrl.Guard.WhenUnavailable;
+
+/** What a guard adds to a limiter. */
+class GuardTest {
+  private static final Rule.Sliding RULE = Rule.sliding("2/hour");
+
+  /** A transport that counts what is sent, or has no server. */
+  private static final class Counting implements Transport {
+    final AtomicInteger sent = new AtomicInteger();
+    private final Transport to;
+
+    Counting(Transport to) {
+      this.to = to;
+    }
+
+    @Override
+    public CompletableFuture<Object> send(List<String> words, int firstKey, int keys) {
+      sent.incrementAndGet();
+      return to == null
+          ? CompletableFuture.failedFuture(new java.io.IOException("there is no server"))
+          : to.send(words, firstKey, keys);
+    }
+
+    @Override
+    public CompletableFuture<Object> sendBeside(String key, List<String> words) {
+      return to.sendBeside(key, words);
+    }
+
+    @Override
+    public String server(String key) {
+      return "";
+    }
+
+    @Override
+    public boolean isCluster() {
+      return false;
+    }
+
+    @Override
+    public void renew(String server) {}
+
+    @Override
+    public void close() {}
+  }
+
+  private static List<Limit> one(String identity, Rule rule) {
+    return List.of(new Limit(identity, rule, null));
+  }
+
+  @Test
+  void aDenialIsRememberedUntilTheLimiterGivesSomethingBack() throws Exception {
+    try (TestServer server = new TestServer(true);
+        Transport to = LettuceTransport.create(server.uri())) {
+      Counting transport = new Counting(to);
+      List<Event> events = new ArrayList<>();
+      Limiter limiter = Limiter.builder(transport).mode(Mode.MODULE).listener(events::add).build();
+      Guard guard = Guard.on(limiter).timeout(Duration.ofSeconds(10)).build();
+      assertThat(guard.decide(one("a", RULE)).allowed()).isTrue();
+      assertThat(guard.decide(one("a", RULE)).allowed()).isTrue();
+      Decision denied = guard.decide(one("a", RULE));
+      assertThat(denied.allowed()).isFalse();
+      assertThat(denied.source()).isEqualTo(Source.SERVER);
+      int sent = transport.sent.get();
+      Decision again = guard.decide(one("a", RULE.cost(2)));
+      // On a machine that took a second for that, it was asked again.
+      if (transport.sent.get() == sent) {
+        assertThat(again.source()).isEqualTo(Source.MEMORY);
+        assertThat(again.retryAfter()).isLessThanOrEqualTo(denied.retryAfter());
+        assertThat(events.get(events.size() - 1).decision()).isSameAs(again);
+      }
+      assertThat(guard.decide(one("b", RULE)).source()).isEqualTo(Source.SERVER);
+      assertThat(limiter.reset(guard.key(one("a", RULE).get(0)), RULE)).isEqualTo(1);
+      assertThat(guard.decide(one("a", RULE)).allowed()).isTrue();
+      // Of several limits none is counted where one denies.
+      List<Limit> both =
+          List.of(new Limit("a", RULE, null), new Limit("a", Rule.sliding("9/hour"), "/x"));
+      assertThat(guard.decide(both).allowed()).isTrue();
+      assertThat(guard.decide(both).allowed()).isFalse();
+      assertThat(guard.decide(one("a", Rule.sliding("9/hour").name("all"))).remaining())
+          .isEqualTo(8);
+      assertThat(limiter.peek("rl:/x sliding-9/3600s:{a}", Rule.sliding("9/hour").cost(0)).used())
+          .isEqualTo(1);
+    }
+  }
+
+  @Test
+  void aDenialCoversTheSameAndHeavierRequests() {
+    Denials denials = new Denials();
+    Decision denial =
+        new Local(1).decide(List.of(new Command.Keyed("k", Rule.sliding("0/hour").cost(3))));
+    List<Command.Keyed> asked = List.of(new Command.Keyed("k", Rule.sliding("9/hour").cost(3)));
+    denials.remember(asked, denial, System.nanoTime() + Duration.ofHours(1).toNanos());
+    assertThat(denials.find(asked)).isNotNull();
+    assertThat(denials.find(List.of(new Command.Keyed("k", Rule.sliding("9/hour").cost(4)))))
+        .isNotNull();
+    // This one never fits: the server says so.
+    assertThat(denials.find(List.of(new Command.Keyed("k", Rule.sliding("9/hour").cost(10)))))
+        .isNull();
+    assertThat(denials.find(List.of(new Command.Keyed("k", Rule.sliding("9/hour").cost(2)))))
+        .isNull();
+    assertThat(
+            denials.find(List.of(new Command.Keyed("k", Rule.sliding("9/hour").cost(3).force()))))
+        .isNull();
+    assertThat(denials.find(List.of(new Command.Keyed("k", Rule.sliding("8/hour").cost(3)))))
+        .isNull();
+    assertThatThrownBy(() -> new Limit("a", Rule.lease(1, Duration.ofSeconds(1)), null))
+        .isInstanceOf(IllegalArgumentException.class);
+    assertThatThrownBy(() -> new Limit("", RULE, null))
+        .isInstanceOf(IllegalArgumentException.class);
+  }
+
+  @Test
+  void denialsAreBounded() {
+    Denials denials = new Denials();
+    Rule.Sliding none = Rule.sliding("0/hour");
+    Decision denial = new Local(1).decide(List.of(new Command.Keyed("k", none)));
+    long later = System.nanoTime() + Duration.ofHours(1).toNanos();
+    for (int i = 0; i <= Denials.MOST; i++) {
+      denials.remember(List.of(new Command.Keyed("k" + i, none)), denial, later);
+    }
+    assertThat(denials.find(List.of(new Command.Keyed("k0", none)))).isNull();
+    assertThat(denials.find(List.of(new Command.Keyed("k" + Denials.MOST, none)))).isNotNull();
+    for (int i = 0; i < 5; i++) {
+      String key = i + "k".repeat(Denials.MOST_BYTES / 4);
+      denials.remember(List.of(new Command.Keyed(key, none)), denial, later);
+    }
+    assertThat(denials.find(List.of(new Command.Keyed("k" + Denials.MOST, none)))).isNull();
+  }
+
+  @Test
+  void whereNoServerIsThePolicyDecides() {
+    Limiter limiter = Limiter.builder(new Counting(null)).mode(Mode.MODULE).build();
+    Guard open = Guard.on(limiter).build();
+    for (int i = 0; i < 5; i++) {
+      Decision decision = open.decide(one("a", RULE));
+      assertThat(decision.source()).isEqualTo(Source.OPEN);
+      assertThat(decision.headers()).isEmpty();
+    }
+    Guard closed = Guard.on(limiter).whenUnavailable(WhenUnavailable.CLOSED).build();
+    assertThatThrownBy(() -> closed.decide(one("a", RULE)))
+        .isInstanceOf(UnavailableException.class);
+    Guard local = Guard.on(limiter).whenUnavailable(WhenUnavailable.LOCAL).build();
+    assertThat(local.decide(one("a", RULE)).remaining()).isEqualTo(1);
+    assertThat(local.decide(one("b", RULE.cost(3))).retryAfter()).isNull();
+    assertThat(local.decide(one("a", RULE)).allowed()).isTrue();
+    Decision denied = local.decide(one("a", RULE));
+    assertThat(denied.allowed()).isFalse();
+    assertThat(denied.source()).isEqualTo(Source.LOCAL);
+    assertThat(denied.retryAfter())
+        .isBetween(Duration.ofSeconds(1), Duration.ofHours(1).plusMillis(1));
+    assertThat(denied.headers()).containsKeys("RateLimit", "RateLimit-Policy", "Retry-After");
+    // What one limit denies is counted in none.
+    List<Limit> both =
+        List.of(new Limit("c", Rule.sliding("9/hour"), null), new Limit("a", RULE, null));
+    assertThat(local.decide(both).allowed()).isFalse();
+    assertThat(local.decide(one("c", Rule.sliding("9/hour"))).remaining()).isEqualTo(8);
+    Guard shared = Guard.on(limiter).whenUnavailable(WhenUnavailable.LOCAL).processes(4).build();
+    assertThat(shared.decide(one("a", Rule.sliding("8/s, 20/hour"))).each())
+        .extracting(State::limit)
+        .containsExactly(2L, 5L);
+    assertThat(shared.decide(one("z", RULE)).limit()).isEqualTo(1);
+  }
+}

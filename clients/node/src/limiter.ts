@@ -438,11 +438,12 @@ export class Limiter {
   ): Promise<{ result: R | Result; index: number }> {
     const start = performance.now();
     const { denyCache = false, timeout = this.timeout } = asking;
-    const cached = denyCache
-      ? asked.flatMap((one, index) => (one.remembers ? [{ ...one, index, id: memoryKey(one.key) }] : []))
-      : [];
+    // Where the denials lie that are remembered.
+    const ids = asked.map(({ key, remembers }) => (denyCache && remembers ? memoryKey(key) : undefined));
     const remembered = (since?: number) => {
-      for (const { id, index, rule, cost } of cached) {
+      for (const [index, { rule, cost }] of asked.entries()) {
+        const id = ids[index];
+        if (id === undefined) continue;
         const windows = this.#denials.find(id, rule, cost, performance.now(), since);
         if (!windows) continue;
         this.#statistics.deniedFromMemory++;
@@ -455,7 +456,10 @@ export class Limiter {
     const denied = remembered();
     if (denied) return denied;
     let doubted: Denial | undefined;
-    for (const { id, rule, cost } of cached) doubted ??= this.#denials.doubted(id, rule, cost, start);
+    for (const [i, { rule, cost }] of asked.entries()) {
+      const id = ids[i];
+      if (id !== undefined) doubted ??= this.#denials.doubted(id, rule, cost, start);
+    }
     const first = doubted?.asking;
     try {
       let left = timeout;
@@ -469,8 +473,9 @@ export class Limiter {
       const deciding = decide(left);
       if (doubted && !first) doubted.asking = deciding;
       const { result, windows } = read(await deciding);
-      for (const { id, index, rule, cost } of cached) {
-        const figures = windows[index] as Figures[];
+      for (const [i, { rule, cost }] of asked.entries()) {
+        const [id, figures] = [ids[i], windows[i] as Figures[]];
+        if (id === undefined) continue;
         if (result.allowed) this.#denials.refute(id, rule, cost);
         else if (figures.some(({ allowed }) => allowed === 0)) {
           this.#denials.remember(id, rule, cost, figures, start);

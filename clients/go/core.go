@@ -128,7 +128,7 @@ func (c *core) isAvailable() bool {
 		n.mu.Lock()
 		key, isOpen := n.key, !n.openUntil.IsZero()
 		n.mu.Unlock()
-		if isOpen && c.cluster != nil {
+		if isOpen && c.cluster != nil && name != "" {
 			if server, err := c.cluster.MasterForKey(context.Background(), key); err == nil && server.Options().Addr != name {
 				c.nodes.Delete(name)
 				isOpen = false
@@ -154,10 +154,19 @@ type call struct {
 	found      *Result
 	err        error
 
-	mu     sync.Mutex
-	node   *node
-	server *redis.Client
-	sentAt int64
+	mu sync.Mutex
+	// For whose answer it waits, and since when; isSent once that is the answer to its command.
+	node    *node
+	server  *redis.Client
+	askedAt int64
+	isSent  bool
+}
+
+func (c *call) waitsFor(n *node, server *redis.Client, isSent bool) (since int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.node, c.server, c.askedAt, c.isSent = n, server, now(), isSent
+	return c.askedAt
 }
 
 const (
@@ -216,7 +225,7 @@ func (c *core) ask(
 	}
 	current.mu.Lock()
 	defer current.mu.Unlock()
-	if current.node != nil {
+	if current.isSent {
 		err = unanswered{err}
 	}
 	return nil, nil, err
@@ -237,10 +246,10 @@ func (c *core) deadline(current *call) {
 		}
 	}
 	current.mu.Lock()
-	n, server, sentAt := current.node, current.server, current.sentAt
+	n, server, askedAt := current.node, current.server, current.askedAt
 	current.mu.Unlock()
 	// Where most of the time went by in a queue, being late says nothing of the server.
-	if current.judges && n != nil && now()-sentAt >= int64(current.timeout)/2 && n.answeredAt.Load() < sentAt {
+	if current.judges && n != nil && now()-askedAt >= int64(current.timeout)/2 && n.answeredAt.Load() < askedAt {
 		c.failed(n, server, current.command.keys[0], fmt.Errorf("no reply within %v", current.timeout))
 	}
 	close(current.late)
@@ -248,9 +257,9 @@ func (c *core) deadline(current *call) {
 
 // carryOut sends the call when its turn comes, and notes what it shows of the server.
 func (c *core) carryOut(ctx context.Context, current *call) (any, *Result, error) {
-	n, server, err := c.locate(ctx, current.command.keys[0])
+	n, server, err := c.locate(ctx, current)
 	if err != nil {
-		return nil, nil, c.shown(err)
+		return nil, nil, err
 	}
 	isProbe, err := n.enter()
 	if err != nil {
@@ -276,10 +285,7 @@ func (c *core) carryOut(ctx context.Context, current *call) (any, *Result, error
 			return nil, found, nil
 		}
 	}
-	sentAt := now()
-	current.mu.Lock()
-	current.node, current.server, current.sentAt = n, server, sentAt
-	current.mu.Unlock()
+	sentAt := current.waitsFor(n, server, true)
 	reply, err := c.decide(ctx, n, server, current.command)
 	if err == nil {
 		c.answered(n)
@@ -313,17 +319,31 @@ func (c *core) shown(err error) error {
 	return unavailable(err)
 }
 
-// locate is the node of a cluster that has a key, and the connections to it.
-func (c *core) locate(ctx context.Context, key string) (*node, *redis.Client, error) {
-	if c.cluster != nil {
-		server, err := c.cluster.MasterForKey(ctx, key)
-		if err != nil {
-			return nil, nil, err
-		}
-		return c.node(server.Options().Addr), server, nil
+// locate is the node that a call goes to, and the connections to it. Where the slots of a cluster are not known yet, its nodes
+// are asked for them, which has a breaker of its own.
+func (c *core) locate(ctx context.Context, current *call) (*node, *redis.Client, error) {
+	whole, key := c.node(""), current.command.keys[0]
+	if c.cluster == nil {
+		server, _ := c.client.(*redis.Client)
+		return whole, server, nil
 	}
-	server, _ := c.client.(*redis.Client)
-	return c.node(""), server, nil
+	isProbe, err := whole.enter()
+	if err != nil {
+		return nil, nil, err
+	}
+	current.waitsFor(whole, nil, false)
+	server, err := c.cluster.MasterForKey(ctx, key)
+	if err != nil {
+		if meaning := c.meaning(err); meaning == lost || meaning == refusesNow {
+			c.failed(whole, nil, key, err)
+		}
+		return nil, nil, c.shown(err)
+	}
+	if isProbe {
+		c.answered(whole)
+	}
+	current.waitsFor(nil, nil, false)
+	return c.node(server.Options().Addr), server, nil
 }
 
 func (c *core) answered(n *node) {
@@ -334,7 +354,8 @@ func (c *core) answered(n *node) {
 
 // failed opens the breaker.
 func (c *core) failed(n *node, server *redis.Client, key string, why error) {
-	if n.open(key, why) && c.log != nil {
+	isFirst := n.open(key, why)
+	if isFirst && c.log != nil {
 		c.log.Info("the server is unavailable", "limiter", c.name, "server", n.name, "error", why)
 	}
 	c.modes.of(n.name).probeAt.Store(0)
@@ -342,7 +363,7 @@ func (c *core) failed(n *node, server *redis.Client, key string, why error) {
 		// Another node may have its slots by now.
 		c.cluster.ReloadState(context.Background())
 	}
-	if server == nil {
+	if server == nil || !isFirst {
 		return
 	}
 	// Connections that are idle may be as dead. Those that do not answer are closed, so that calls find new ones.

@@ -248,6 +248,9 @@ func (l *Limiter) await(ctx context.Context, key string, rule Rule, until time.T
 			return ahead.denied.Load(), ends, nil
 		case left <= 0:
 			return nil, ends, err
+		default:
+			// What was known before an outage is no answer after it.
+			ahead.denied.Store(nil)
 		}
 		timer.Reset(min(wait, left))
 		select {

@@ -300,6 +300,49 @@ func TestWaitInAnOutage(t *testing.T) {
 	}
 }
 
+// breaks is a hook by which the connections break from some time on.
+type breaks struct{ now *atomic.Bool }
+
+func (breaks) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (b breaks) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if b.now.Load() {
+			return io.EOF
+		}
+		return next(ctx, cmd)
+	}
+}
+func (breaks) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// What was known before an outage is no answer at its end: neither to the one that asks nor to those behind it.
+func TestDenialBeforeAnOutage(t *testing.T) {
+	client := newClient(t, testserver.Start(t, "module"), 3)
+	broken := &atomic.Bool{}
+	client.AddHook(breaks{broken})
+	limiter := newLimiter(t, client, Options{Hook: func(event Event) {
+		if event.Result != nil && !event.Result.Allowed {
+			broken.Store(true)
+		}
+	}})
+	lease := Must(Lease(1, time.Hour))
+	must(limiter.Acquire(ctx, "k", lease.Holder("a")))
+	var waiting sync.WaitGroup
+	for range 3 {
+		waiting.Add(1)
+		go func() {
+			defer waiting.Done()
+			soon, cancel := context.WithTimeout(ctx, 1500*time.Millisecond)
+			defer cancel()
+			if _, err := limiter.Wait(soon, "k", lease); !errors.Is(err, ErrUnavailable) {
+				t.Error(err)
+			}
+		}()
+	}
+	waiting.Wait()
+}
+
 func TestTurns(t *testing.T) {
 	everywhere(t, func(t *testing.T, limiter *Limiter, client *redis.Client) {
 		for name, rule := range map[string]TurnRule{
@@ -626,8 +669,9 @@ func TestNodeThatHasLeft(t *testing.T) {
 	core, key := guard.limiter.core, func(limit Limit) string { return guard.Key(limit) }
 	stays, leaves := Limit{Identity: "a", Rule: Must(Sliding("9/hour"))}, Limit{Identity: "b", Rule: Must(Sliding("9/hour"))}
 	must(guard.Decide(ctx, stays))
-	n, _, err := core.locate(ctx, key(leaves))
-	if other, _, _ := core.locate(ctx, key(stays)); err != nil || other == n {
+	at := func(limit Limit) *call { return &call{command: command{keys: []string{key(limit)}}} }
+	n, _, err := core.locate(ctx, at(leaves))
+	if other, _, _ := core.locate(ctx, at(stays)); err != nil || other == n {
 		t.Fatalf("%v, %v", n, err)
 	}
 	for range 2 {
@@ -648,6 +692,57 @@ func TestNodeThatHasLeft(t *testing.T) {
 		if told := strings.Count(lines.String(), line); told != 2 {
 			t.Errorf("%q was told %d times: %s", line, told, lines.String())
 		}
+	}
+}
+
+// A cluster of which no node has said yet who has which slots, and that hangs, is asked by one call a second as any server.
+func TestClusterThatHangsFromTheBeginning(t *testing.T) {
+	listener := must(net.Listen("tcp", "127.0.0.1:0"))
+	defer listener.Close()
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{listener.Addr().String()}})
+	limiter := newLimiter(t, cluster, Options{Timeout: 100 * time.Millisecond})
+	_, first := limiter.Hit(ctx, "k", Must(Sliding("9/hour")))
+	if !errors.Is(first, ErrUnavailable) || errors.As(first, &unanswered{}) {
+		t.Error(first)
+	}
+	if _, next := limiter.Hit(ctx, "k", Must(Sliding("9/hour"))); !errors.Is(next, ErrUnavailable) || !strings.Contains(next.Error(), "less than a second ago") {
+		t.Error(next)
+	}
+	if limiter.core.isAvailable() {
+		t.Error("it is called available")
+	}
+}
+
+// Idle connections are looked at once, however many calls have failed.
+func TestIdleConnectionsAreLookedAtOnce(t *testing.T) {
+	client := newClient(t, testserver.Start(t, "module"), 3)
+	limiter := newLimiter(t, client, Options{Mode: Module})
+	var crowd sync.WaitGroup
+	for range 8 {
+		crowd.Add(1)
+		go func() {
+			defer crowd.Done()
+			hit(t, limiter, "k", Must(Sliding("9/hour")))
+		}()
+	}
+	crowd.Wait()
+	idle := int(client.PoolStats().IdleConns)
+	for range 5 {
+		limiter.core.failed(limiter.core.node(""), client, "k", io.EOF)
+	}
+	pings := func() (calls int) {
+		for _, line := range strings.Split(client.Info(ctx, "commandstats").Val(), "\n") {
+			_, _ = fmt.Sscanf(line, "cmdstat_ping:calls=%d,", &calls)
+		}
+		return calls
+	}
+	before := pings()
+	testserver.Until(t, "each is looked at", func() bool { return pings() >= idle })
+	for range 20 {
+		pings()
+	}
+	if told := pings(); told > idle+1 {
+		t.Errorf("%d pings at %d connections, %d before", told, idle, before)
 	}
 }
 

@@ -26,8 +26,6 @@ type Reservation struct {
 	parts []part
 	// failed are the figures of a settlement that was tried and has not worked; nil if there was none.
 	failed []int64
-	// unansweredSince is when the first settlement was sent that had no answer.
-	unansweredSince time.Time
 }
 
 // A part of a reservation is at a key.
@@ -35,6 +33,8 @@ type part struct {
 	key     string
 	rule    Reservable
 	settled int64 // With how many units it was settled; -1 if it was not.
+	// unansweredSince is when the first settlement was sent that had no answer.
+	unansweredSince time.Time
 }
 
 // Reserve takes the most units that a request may cost (1 to 2^53-1), and gives the rest back when it is settled; its error is a
@@ -135,29 +135,9 @@ func (r *Reservation) Settle(ctx context.Context, actual ...int64) error {
 		if len(actual) > 1 {
 			units = actual[i]
 		}
-		if settled := r.parts[i].settled; settled != -1 {
-			// Not sent again: a server that remembers no longer would charge once more.
-			if settled != units {
-				failures = append(failures, settledOtherwise())
-			}
-			continue
+		if err := r.settle(ctx, &r.parts[i], units); err != nil {
+			failures = append(failures, err)
 		}
-		began := time.Now()
-		// With the time that the call may take.
-		if !r.unansweredSince.IsZero() && began.Sub(r.unansweredSince) >= max(r.lease, leastMemory)-r.limiter.core.timeout {
-			unknown := fmt.Errorf("redisrl: the outcome of the settlement is unknown: the first one had no answer %v ago", began.Sub(r.unansweredSince).Round(time.Second))
-			failures = append(failures, unknown)
-			continue
-		}
-		_, err := r.limiter.settle(ctx, r.parts[i].key, r.parts[i].rule, units)
-		if err == nil {
-			r.parts[i].settled = units
-			continue
-		}
-		if errors.As(err, &unanswered{}) && r.unansweredSince.IsZero() {
-			r.unansweredSince = began
-		}
-		failures = append(failures, err)
 	}
 	if failures != nil {
 		return errors.Join(failures...)
@@ -165,6 +145,30 @@ func (r *Reservation) Settle(ctx context.Context, actual ...int64) error {
 	r.failed = nil
 	r.keeper.end()
 	return nil
+}
+
+func (r *Reservation) settle(ctx context.Context, part *part, units int64) error {
+	switch part.settled {
+	case -1:
+	case units:
+		// Not sent again: a server that remembers no longer would charge once more.
+		return nil
+	default:
+		return settledOtherwise()
+	}
+	began := time.Now()
+	// With the time that the call may take.
+	if first := part.unansweredSince; !first.IsZero() && began.Sub(first) >= max(r.lease, leastMemory)-r.limiter.core.timeout {
+		ago := began.Sub(first).Round(time.Second)
+		return fmt.Errorf("redisrl: the outcome of the settlement is unknown: the first one had no answer %v ago", ago)
+	}
+	_, err := r.limiter.settle(ctx, part.key, part.rule, units)
+	if err == nil {
+		part.settled = units
+	} else if errors.As(err, &unanswered{}) && part.unansweredSince.IsZero() {
+		part.unansweredSince = began
+	}
+	return err
 }
 
 // Cancel gives everything back: it settles 0.

@@ -124,12 +124,28 @@ func TestReservationsAreRenewedAndLapse(t *testing.T) {
 func TestOutcomeUnknown(t *testing.T) {
 	limiter := newLimiter(t, newClient(t, testserver.Start(t, "module"), 3), Options{})
 	reservation := must(limiter.Reserve(ctx, "k", Must(Sliding("100/hour")), 10, time.Minute))
-	reservation.unansweredSince = time.Now().Add(-time.Minute)
+	reservation.parts[0].unansweredSince = time.Now().Add(-time.Minute)
 	if err := reservation.Settle(ctx, 5); err == nil || !strings.Contains(err.Error(), "unknown") {
 		t.Error(err)
 	}
 	if units := used(t, limiter, "k", Must(Sliding("100/hour"))); units != 10 {
 		t.Errorf("%d in use", units)
+	}
+}
+
+// Of one key it is unknown, and of the other it is not.
+func TestEachKeyIsSettledByItself(t *testing.T) {
+	limiter, rule := newLimiter(t, newClient(t, testserver.Start(t, "module"), 3), Options{}), Must(Sliding("100/hour"))
+	reservation := must(limiter.ReserveAll(ctx, time.Minute, Reserved("k1", rule, 10), Reserved("k2", rule, 10)))
+	defer reservation.Close()
+	reservation.parts[0].unansweredSince = time.Now().Add(-time.Minute)
+	if err := reservation.Settle(ctx, 5); err == nil || !strings.Contains(err.Error(), "unknown") {
+		t.Error(err)
+	}
+	for key, units := range map[string]int64{"k1": 10, "k2": 5} {
+		if found := used(t, limiter, key, rule); found != units {
+			t.Errorf("%s: %d in use", key, found)
+		}
 	}
 }
 
@@ -149,22 +165,22 @@ func TestWhatWasNotSentIsKnown(t *testing.T) {
 		}
 	}()
 	reservation.limiter = newLimiter(t, closed, Options{})
-	if err := reservation.Settle(ctx, 5); !errors.Is(err, ErrUnavailable) || reservation.unansweredSince.IsZero() {
+	if err := reservation.Settle(ctx, 5); !errors.Is(err, ErrUnavailable) || reservation.parts[0].unansweredSince.IsZero() {
 		t.Errorf("a connection that broke: %v", err)
 	}
-	reservation.unansweredSince = time.Time{}
+	reservation.parts[0].unansweredSince = time.Time{}
 	_ = listener.Close()
 	reservation.limiter = newLimiter(t, closed, Options{})
 	// The second time no connection is tried.
 	for range 2 {
-		if err := reservation.Settle(ctx, 5); !errors.Is(err, ErrUnavailable) || !reservation.unansweredSince.IsZero() {
+		if err := reservation.Settle(ctx, 5); !errors.Is(err, ErrUnavailable) || !reservation.parts[0].unansweredSince.IsZero() {
 			t.Errorf("a connection that was refused: %v", err)
 		}
 	}
 	reservation.limiter = limiter
 	gone, leave := context.WithCancel(ctx)
 	leave()
-	if err := reservation.Settle(gone, 5); !errors.Is(err, context.Canceled) || !reservation.unansweredSince.IsZero() {
+	if err := reservation.Settle(gone, 5); !errors.Is(err, context.Canceled) || !reservation.parts[0].unansweredSince.IsZero() {
 		t.Errorf("a caller that had left: %v", err)
 	}
 	// One that leaves while its call is under way cannot know.
@@ -173,7 +189,7 @@ func TestWhatWasNotSentIsKnown(t *testing.T) {
 	reservation.limiter = newLimiter(t, slowly, Options{Mode: Module})
 	leaving, leave := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer leave()
-	if err := reservation.Settle(leaving, 5); !errors.Is(err, context.DeadlineExceeded) || reservation.unansweredSince.IsZero() {
+	if err := reservation.Settle(leaving, 5); !errors.Is(err, context.DeadlineExceeded) || reservation.parts[0].unansweredSince.IsZero() {
 		t.Errorf("a caller that leaves: %v", err)
 	}
 	reservation.limiter = limiter

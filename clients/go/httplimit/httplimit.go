@@ -140,8 +140,9 @@ func serve(w http.ResponseWriter, r *http.Request, next http.Handler, guard *red
 		return
 	}
 	defer decision.End()
+	// Another middleware may have fields of its own: both then stand, as one list.
 	for name, value := range decision.Headers() {
-		w.Header().Set(name, value)
+		w.Header().Add(name, value)
 	}
 	if !decision.Allowed {
 		options.OnDenied(w, r, decision)

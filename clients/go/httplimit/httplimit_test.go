@@ -274,6 +274,20 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
+// The fields of two middlewares are one list.
+func TestOneInAnother(t *testing.T) {
+	address := testserver.Start(t, "module")
+	outer := limiting(t, address, httplimit.Options{Rule: redisrl.Must(redisrl.Sliding("9/hour", redisrl.Name("outer")))})
+	inner := limiting(t, address, httplimit.Options{Rule: redisrl.Must(redisrl.Sliding("1/hour", redisrl.Name("inner")))})
+	for _, status := range []int{http.StatusOK, http.StatusTooManyRequests} {
+		response := get(outer(inner(in)), "/", client)
+		fields := strings.Join(response.Header.Values("RateLimit-Policy"), ", ")
+		if response.StatusCode != status || fields != `"outer";q=9;w=3600, "inner";q=1;w=3600` {
+			t.Errorf("%d %s", response.StatusCode, fields)
+		}
+	}
+}
+
 func TestErrors(t *testing.T) {
 	var told error
 	rule := redisrl.Must(redisrl.Sliding("9/hour"))

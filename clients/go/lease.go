@@ -91,6 +91,7 @@ func (h *Held) Lost() bool { return h.keeper.lost() }
 func (h *Held) Release() {
 	h.release.Do(func() {
 		h.keeper.end()
+		h.rule.wanted.Store(false)
 		h.limiter.giveBack([]KeyedRule{On(h.key, h.rule)}, nil)
 	})
 }

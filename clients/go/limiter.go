@@ -201,12 +201,14 @@ func withoutDeadline(ctx context.Context) (context.Context, context.CancelFunc) 
 //
 // Those that wait in this process for a place at a key do so in a line, and only its first asks: when a lease is released here,
 // and from time to time, as others may release theirs.
-func (l *Limiter) await(ctx context.Context, key string, rule Rule, until time.Time) (*Result, time.Time, error) {
+func (l *Limiter) await(ctx context.Context, key string, rule Rule, until time.Time) (result *Result, ends time.Time, err error) {
 	ahead := &line{}
 	lease, isLease := rule.(LeaseRule)
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()
 	if isLease {
+		lease.wanted.Store(true)
+		defer func() { lease.wanted.Store(result != nil && result.Allowed) }()
 		ahead = l.lines.enter(key)
 		defer l.lines.leave(key)
 		select {
@@ -225,8 +227,8 @@ func (l *Limiter) await(ctx context.Context, key string, rule Rule, until time.T
 		if turns, ok := rule.(TurnRule); ok {
 			asked, call = turn{turns, min(max(left, 0), longestTurn)}, "turn"
 		}
-		ends := time.Now().Add(duration(lease.ms))
-		result, err := l.hit(ctx, call, key, asked, min(l.core.timeout, max(left, l.core.timeout/lastCallShare)))
+		ends = time.Now().Add(duration(lease.ms))
+		result, err = l.hit(ctx, call, key, asked, min(l.core.timeout, max(left, l.core.timeout/lastCallShare)))
 		left, wait := time.Until(until), outagePoll
 		switch {
 		case err == nil && result.Allowed:
@@ -347,7 +349,9 @@ func (l *Limiter) asked(
 ) (*Result, error) {
 	reply, found, err := l.core.ask(ctx, command, within, known, func(reply any) {
 		// Nobody would know of what a call has taken whose caller has gone.
-		if result, err := read(call, rules, reply); call != "peek" && err == nil && result.Allowed {
+		lease, isLease := rules[0].Rule.(LeaseRule)
+		isWanted := isLease && lease.wanted != nil && lease.wanted.Load()
+		if result, err := read(call, rules, reply); call != "peek" && err == nil && result.Allowed && !isWanted {
 			l.giveBack(rules, result)
 		}
 	})

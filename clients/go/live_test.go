@@ -457,6 +457,48 @@ func TestHold(t *testing.T) {
 	}
 }
 
+// late is a hook by which the first reply to RL.ACQUIRE comes late.
+type late struct {
+	first *atomic.Bool
+	reply chan struct{}
+	done  chan struct{}
+}
+
+func (late) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (l late) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if cmd.Name() == "rl.acquire" && l.first.CompareAndSwap(false, true) {
+			defer close(l.done)
+			<-l.reply
+		}
+		return err
+	}
+}
+func (late) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// The reply to an earlier call by the same holder, which comes when the lease is held, does not give it back.
+func TestLateReplyGivesNothingBackThatIsHeld(t *testing.T) {
+	client := newClient(t, testserver.Start(t, "module"), 3)
+	replies := late{&atomic.Bool{}, make(chan struct{}), make(chan struct{})}
+	client.AddHook(replies)
+	limiter := newLimiter(t, client, Options{Mode: Module, Timeout: time.Second})
+	held := must(limiter.Hold(ctx, "k", Must(Lease(1, time.Hour)), time.Minute))
+	close(replies.reply)
+	<-replies.done
+	for range 50 {
+		if places := client.ZCard(ctx, "k").Val(); places != 1 {
+			t.Fatalf("%d places are held", places)
+		}
+	}
+	held.Release()
+	if places := client.ZCard(ctx, "k").Val(); places != 0 {
+		t.Errorf("%d places are held", places)
+	}
+}
+
 func TestDenyCache(t *testing.T) {
 	client := newClient(t, testserver.Start(t, "module"), 3)
 	var events atomic.Int64

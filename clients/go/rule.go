@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -445,6 +446,8 @@ type LeaseRule struct {
 	base
 	limit, ms int64
 	holder    string
+	// wanted says that somebody waits for the lease or has it: a late reply to an earlier call by the same holder does not end it.
+	wanted *atomic.Bool
 }
 
 // Lease is at most this number of holders at a time: concurrent requests, jobs, connections. A lease ends when it is released, or
@@ -475,7 +478,7 @@ func (r LeaseRule) Holder(name string) LeaseRule {
 
 // heldBy is the lease with a holder.
 func (r LeaseRule) heldBy() LeaseRule {
-	r.holder = cmp.Or(r.holder, randomName())
+	r.holder, r.wanted = cmp.Or(r.holder, randomName()), &atomic.Bool{}
 	return r
 }
 

@@ -80,7 +80,7 @@ for need in "$@"; do
         installations)
             command -v debootstrap >/dev/null || packages+=(debootstrap)
             command -v lintian >/dev/null || packages+=(lintian)
-            command -v rpmbuild >/dev/null || packages+=(rpm)
+            command -v rpm >/dev/null || packages+=(rpm)
             command -v curl >/dev/null || packages+=(curl)
             command -v ip >/dev/null || packages+=(iproute2)
             ;;

@@ -378,6 +378,14 @@ fn nothing_is_given_back_before_all_of_it_is_known(engine: &Engine) {
             // Also where only a decision looks at what is damaged: the stamp of the unit behind which there would be room.
             let line = all(three, &[&a, &c], &format!("{rule} HOLD other 5 SLIDING 600 2301"));
             assert!(line.as_ref().is_err_and(|line| line.contains("is damaged")), "{rule}: {line:?}");
+            // At one key: what has ended is behind the damage, and the unit that has to leave is in it.
+            let d = format!("d{place}");
+            three.plant_log(&d, &damaged);
+            let note = format!("h{:016}{:016} h", 1, START - 1);
+            three.plant(&format!("{d}:held"), &["ZADD", "KEY", &ended, "eh", "1125899906842728", &note]);
+            let line = three.line(&format!("sliding {d} 600 2301 HOLD other 5 FULL"));
+            assert!(line.as_ref().is_err_and(|line| line.contains("is damaged")), "{line:?}");
+            assert_eq!(three.client.run::<i64>(&["ZCARD", &format!("m:{d}:held")]), 2);
             let peek = three.line(&format!("peek {a} {name} 600 9 FULL")).expect("a reply");
             assert_eq!(Full::of(&peek).used, 2, "{rule}: one of the peek, and the held one");
         }

@@ -1,5 +1,5 @@
 //! Hostile arguments and hostile state, from a seed, with logs of both kinds: every reply and what each call leaves are what
-//! tests/support/model.rs says, and no memory is lost. `make soak` runs the same for minutes.
+//! tests/support/model/ says, and no memory is lost. `make soak` runs the same for minutes.
 
 use std::time::{Duration, Instant};
 

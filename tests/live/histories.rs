@@ -1,4 +1,4 @@
-//! Long random histories of every command and option. Each reply must equal that of tests/support/model.rs, to the last
+//! Long random histories of every command and option. Each reply must equal that of tests/support/model/, to the last
 //! integer.
 //!
 //! Before each call that RL.PEEK can describe, RL.PEEK must reply the same and change nothing.

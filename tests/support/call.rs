@@ -1,4 +1,4 @@
-//! A call as data. grammar.rs reads it from words, draw.rs draws it and writes its words, and model.rs replies to it.
+//! A call as data. grammar.rs reads it from words, draw.rs draws it and writes its words, and model/ replies to it.
 
 /// A window in milliseconds and its limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

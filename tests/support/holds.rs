@@ -1,4 +1,4 @@
-//! Holds by the contract, as model.rs has the rules: what is written down about a holder, and when it is given back.
+//! Holds by the contract, as model/ has the rules: what is written down about a holder, and when it is given back.
 
 use super::call::{Call, Hold, Rule, held};
 use super::model::{Space, Stored, Value, WRONG_TYPE};

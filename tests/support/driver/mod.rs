@@ -2,7 +2,7 @@
 //! to each call.
 //!
 //! The server's clock is frozen and moved between batches, so the seed determines everything. A call that is *checked* has
-//! questions to the server's own commands before and after it. From the answers before it tests/support/model.rs computes
+//! questions to the server's own commands before and after it. From the answers before it tests/support/model/ computes
 //! the exact reply; the answers after it show whether the call has left the right state. A call that is not checked must
 //! have one of the replies that are possible for its words.
 //!

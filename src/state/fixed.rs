@@ -152,9 +152,14 @@ impl<'a, M: Mode> Counters<'a, M> {
     }
 
     /// What changes at each counter that has a key.
-    fn plan_each<C: IntoIterator<Item = Change>>(self, change: impl Fn(&Found<'a, M>) -> C) -> Plan<'a, M> {
-        let all = iter::once(self.first).chain(self.others);
-        all.filter_map(|mut found| found.open.take().map(|open| (open, change(&found).into_iter().collect()))).collect()
+    fn plan_each(mut self, changes: impl Fn(&Found<'a, M>) -> Changes) -> Plan<'a, M> {
+        let mut plan = Plan::with_capacity(self.others.len().saturating_add(1));
+        for found in iter::once(&mut self.first).chain(&mut self.others) {
+            if let Some(open) = found.open.take() {
+                plan.push((open, changes(found)));
+            }
+        }
+        plan
     }
 }
 
@@ -173,14 +178,14 @@ impl<'a, M: Mode> State<'a, M> for Counters<'a, M> {
 
     fn set_missing_expiry(self) -> Plan<'a, M> {
         let now = self.now;
-        self.plan_each(|found| found.set_missing_expiry(now))
+        self.plan_each(|found| found.set_missing_expiry(now).into_iter().collect())
     }
 
     fn refund(self, at: Option<Time>, _budget: &Budget) -> Result<(Refund, Plan<'a, M>), Error> {
         let request = &self.rule.request;
         let refund = fixed::refund(self.first.counter, self.others(), request, at, self.now);
         let (cost, now) = (request.cost, self.now);
-        Ok((refund, self.plan_each(|found| found.give_back(cost, at, now))))
+        Ok((refund, self.plan_each(|found| found.give_back(cost, at, now).into_iter().collect())))
     }
 }
 

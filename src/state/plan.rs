@@ -6,6 +6,7 @@
 
 use std::ffi::CStr;
 use std::iter;
+use std::mem;
 use std::rc::Rc;
 
 use smallvec::SmallVec;
@@ -77,6 +78,11 @@ impl<'a, M: Mode> Plan<'a, M> {
         Self(SmallVec::from_buf([(open, changes)]))
     }
 
+    /// A plan for this number of keys, which are then added.
+    pub fn with_capacity(keys: usize) -> Self {
+        Self(SmallVec::with_capacity(keys))
+    }
+
     /// Adds a key, and what changes there.
     pub fn push(&mut self, (open, changes): (OpenKey<'a, M>, Changes)) {
         self.0.push((open, changes));
@@ -100,17 +106,14 @@ impl<M: Mode> Default for Plan<'_, M> {
     }
 }
 
-impl<'a, M: Mode> FromIterator<(OpenKey<'a, M>, Changes)> for Plan<'a, M> {
-    fn from_iter<I: IntoIterator<Item = (OpenKey<'a, M>, Changes)>>(keys: I) -> Self {
-        Self(keys.into_iter().collect())
-    }
-}
-
 impl Plan<'_, Writable> {
     /// Applies the plan, and closes the keys. Cannot fail. The changes then have to be published.
-    pub fn apply(self) -> Applied {
-        let changed = self.0.into_iter().filter(|(_, changes)| !changes.is_empty());
-        Applied(changed.map(|(open, changes)| AppliedKey::new(open, changes)).collect())
+    pub fn apply(mut self) -> Applied {
+        let mut applied = SmallVec::new();
+        for (open, changes) in self.0.iter_mut().filter(|(_, changes)| !changes.is_empty()) {
+            applied.push(AppliedKey::new(open, mem::take(changes)));
+        }
+        Applied(applied)
     }
 }
 
@@ -138,40 +141,12 @@ struct AppliedKey {
 }
 
 impl AppliedKey {
-    fn new(open: OpenKey<'_, Writable>, changes: Changes) -> Self {
-        let OpenKey { mut key, name } = open;
-        let mut applied = Self { changes: Changes::new(), name, added: SmallVec::new(), emptied: false };
-        changes.iter().for_each(|change| applied.apply(change, &mut key));
-        Self { changes, ..applied }
-    }
-
-    fn apply(&mut self, change: &Change, key: &mut Key<'_, Writable>) {
-        match change {
-            Change::Prune(stale) => stale.remove(key),
-            Change::ZaddNew { at, count, others: None } => {
-                self.added.extend((0..*count).map(|_| add_new(key, *at, || next_suffix(*at))));
-            }
-            // Suffixes begin where those of this score end, or each would be tried in vain.
-            Change::ZaddNew { at, count, others: Some(others) } => {
-                let mut suffixes = others.unsigned_abs()..;
-                self.added.extend((0..*count).map(|_| add_new(key, *at, || suffixes.next().unwrap_or_default())));
-            }
-            Change::Zadd(members) => members.iter().for_each(|(at, member)| key.put(score(*at), member.as_str())),
-            Change::Zrem(members) => {
-                members.iter().for_each(|member| key.remove(member.as_str()));
-                self.emptied = key.kind() == Kind::Empty;
-            }
-            Change::IncrBy { value, .. } => key.set_bytes(Digits::new().integer(*value).as_bytes()),
-            Change::Set { value, until, renewed, .. } => {
-                key.set_bytes(value.as_str().as_bytes());
-                if let Some(until) = until.filter(|_| *renewed) {
-                    key.set_expiry(until.millis());
-                }
-            }
-            Change::SetRange(Patch { offset, bytes }) => key.write_at(*offset, bytes),
-            Change::PexpireAt(at) => key.set_expiry(at.millis()),
-            Change::Unlink => key.unlink(),
+    fn new(open: &mut OpenKey<'_, Writable>, changes: Changes) -> Self {
+        let (mut added, mut emptied) = (SmallVec::new(), false);
+        for change in &changes {
+            apply(change, &mut open.key, &mut added, &mut emptied);
         }
+        Self { changes, name: open.name.take(), added, emptied }
     }
 
     fn publish(&self, ctx: &mut Context, key: Str<'_>) {
@@ -247,6 +222,36 @@ impl AppliedKey {
         if let Some(event) = then {
             ctx.notify(EventClass::Generic, event, key);
         }
+    }
+}
+
+/// Makes a change, and notes which members that has added, and whether the key went with those that it has removed.
+fn apply(change: &Change, key: &mut Key<'_, Writable>, added: &mut SmallVec<[OwnedStr; 1]>, emptied: &mut bool) {
+    match change {
+        Change::Prune(stale) => stale.remove(key),
+        Change::ZaddNew { at, count, others: None } => {
+            added.extend((0..*count).map(|_| add_new(key, *at, || next_suffix(*at))));
+        }
+        // Suffixes begin where those of this score end, or each would be tried in vain.
+        Change::ZaddNew { at, count, others: Some(others) } => {
+            let mut suffixes = others.unsigned_abs()..;
+            added.extend((0..*count).map(|_| add_new(key, *at, || suffixes.next().unwrap_or_default())));
+        }
+        Change::Zadd(members) => members.iter().for_each(|(at, member)| key.put(score(*at), member.as_str())),
+        Change::Zrem(members) => {
+            members.iter().for_each(|member| key.remove(member.as_str()));
+            *emptied = key.kind() == Kind::Empty;
+        }
+        Change::IncrBy { value, .. } => key.set_bytes(Digits::new().integer(*value).as_bytes()),
+        Change::Set { value, until, renewed, .. } => {
+            key.set_bytes(value.as_str().as_bytes());
+            if let Some(until) = until.filter(|_| *renewed) {
+                key.set_expiry(until.millis());
+            }
+        }
+        Change::SetRange(Patch { offset, bytes }) => key.write_at(*offset, bytes),
+        Change::PexpireAt(at) => key.set_expiry(at.millis()),
+        Change::Unlink => key.unlink(),
     }
 }
 

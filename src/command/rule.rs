@@ -65,21 +65,30 @@ pub fn decide<R: Rule>(
     hold: Option<&Hold>,
     detail: Detail,
 ) -> Result<(), Error> {
-    let now = now();
-    let decision = if let Some(hold) = hold {
-        count_held(ctx, call, rule, hold, detail, now)?
-    } else {
-        let budget = Budget::new();
-        let state = rule.read::<Writable>(ctx, call, now)?;
-        let decision = state.decide(detail, true, &budget)?;
-        let plan = state.plan(&decision, &budget)?;
-        match plan.is_empty() {
-            true => drop(plan),
-            false => plan.apply().publish(ctx, call.key),
-        }
-        decision
-    };
+    let (now, budget) = (now(), Budget::new());
+    if let Some(hold) = hold {
+        let decision = count_held(ctx, call, rule, hold, detail, now)?;
+        return conclude(ctx, call, rule, decision, detail, now);
+    }
+    let state = rule.read::<Writable>(ctx, call, now)?;
+    let decision = state.decide(detail, true, &budget)?;
+    let plan = state.plan(&decision, &budget)?;
+    match plan.is_empty() {
+        true => drop(plan),
+        false => plan.apply().publish(ctx, call.key),
+    }
+    conclude(ctx, call, rule, decision, detail, now)
+}
 
+/// Counts a decision for INFO, announces a denial, and replies.
+fn conclude<R: Rule>(
+    ctx: &mut Context,
+    call: Call<'_>,
+    rule: &R,
+    decision: Decision,
+    detail: Detail,
+    now: Micros,
+) -> Result<(), Error> {
     if rule.is_check() {
         PEEK.count(decision.allowed());
     } else {
@@ -93,6 +102,7 @@ pub fn decide<R: Rule>(
 }
 
 /// Decides on a request with a hold, and counts it, unless it was counted before.
+#[inline(never)] // Most requests are not held, and need no room for it.
 fn count_held<R: Rule>(
     ctx: &mut Context,
     call: Call<'_>,

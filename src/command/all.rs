@@ -48,7 +48,24 @@ struct Found<'a> {
     holds: Option<Box<HoldSet<'a, Writable>>>,
 }
 
-impl Found<'_> {
+impl<'a> Found<'a> {
+    /// Adds what changes where the call is allowed.
+    fn plan(
+        self,
+        part: &Part<'_>,
+        decision: &Decision,
+        budget: &Budget,
+        plan: &mut Plan<'a, Writable>,
+    ) -> Result<(), Error> {
+        self.state.plan(decision, budget, plan)?;
+        if let Some(holds) = self.holds
+            && let Some(kept) = holds.keep(&part.rule, decision.counted)?
+        {
+            plan.push(kept);
+        }
+        Ok(())
+    }
+
     fn decide(&self, detail: Detail, may_count: bool, budget: &Budget) -> Result<Decision, Error> {
         decide_held(&self.state, self.holds.as_deref(), detail, may_count, budget)
     }
@@ -110,12 +127,12 @@ impl Handler for All {
             denying.min_by_key(|(_, status)| Reverse(status.retry))
         };
         let (index, status) = binding.ok_or(BAD_ALL)?; // There is at least one rule.
-        let mut plans: List<Plan<'_, Writable>> = List::new();
-        for ((found, part), decision) in found.into_iter().zip(&parts).zip(&decisions) {
-            plans.push(match allowed {
-                true => plan(found, part, decision, &budget)?,
-                false => found.state.set_missing_expiry(),
-            });
+        let mut plans: List<Plan<'_, Writable>> = parts.iter().map(|_| Plan::default()).collect();
+        for (((found, part), decision), plan) in found.into_iter().zip(&parts).zip(&decisions).zip(&mut plans) {
+            match allowed {
+                true => found.plan(part, decision, &budget, plan)?,
+                false => found.state.set_missing_expiry(plan),
+            }
         }
 
         // All keys are closed before the first change is published: listeners of events may run then.
@@ -209,22 +226,6 @@ fn give_back_ended(ctx: &mut Context, parts: &[Part<'_>], now: Micros, budget: &
         give_back(rule, ended, ctx, *call, now, budget)?;
     }
     Ok(())
-}
-
-/// What changes for one of the rules where the call is allowed.
-fn plan<'a>(
-    found: Found<'a>,
-    part: &Part<'_>,
-    decision: &Decision,
-    budget: &Budget,
-) -> Result<Plan<'a, Writable>, Error> {
-    let mut plan = found.state.plan(decision, budget)?;
-    if let Some(holds) = found.holds
-        && let Some(kept) = holds.keep(&part.rule, decision.counted)?
-    {
-        plan.push(kept);
-    }
-    Ok(plan)
 }
 
 /// The keys with their rules, how much is replied, and for how many milliseconds the call may wait, if it may.

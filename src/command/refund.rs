@@ -7,7 +7,7 @@ use super::rule::now;
 use super::rules::AnyRule;
 use crate::metrics::REFUND;
 use crate::server::{Args, Call, Context, Error, Writable};
-use crate::state::{Budget, State, Stored};
+use crate::state::{Budget, Plan, State, Stored};
 
 pub struct Refund;
 
@@ -17,7 +17,8 @@ impl KeyHandler for Refund {
         let rule = AnyRule::parse(&mut words, Host::Refund, &mut options)?;
         let now = now();
 
-        let (refund, plan) = rule.read::<Writable>(ctx, call, now)?.refund(options.at, &Budget::new())?;
+        let mut plan = Plan::default();
+        let refund = rule.read::<Writable>(ctx, call, now)?.refund(options.at, &Budget::new(), &mut plan)?;
         plan.apply().publish(ctx, call.key);
 
         REFUND.add(1);

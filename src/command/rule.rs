@@ -11,7 +11,7 @@ use crate::config;
 use crate::limit::{Decision, Detail, Micros};
 use crate::metrics::{Outcomes, PEEK, TOP};
 use crate::server::{Args, Call, Command, Context, Error, EventClass, Mode, Str, Writable, unix_micros};
-use crate::state::{Budget, DAMAGED, Hold, HoldSet, State, Stored, find_ended, give_back};
+use crate::state::{Budget, DAMAGED, Hold, HoldSet, Plan, State, Stored, find_ended, give_back};
 
 /// A rule: its words, its state, its decision, and whatever else the commands need to know of it.
 ///
@@ -65,14 +65,14 @@ pub fn decide<R: Rule>(
     hold: Option<&Hold>,
     detail: Detail,
 ) -> Result<(), Error> {
-    let (now, budget) = (now(), Budget::new());
+    let (now, budget, mut plan) = (now(), Budget::new(), Plan::default());
     if let Some(hold) = hold {
         let decision = count_held(ctx, call, rule, hold, detail, now)?;
         return conclude(ctx, call, rule, decision, detail, now);
     }
     let state = rule.read::<Writable>(ctx, call, now)?;
     let decision = state.decide(detail, true, &budget)?;
-    let plan = state.plan(&decision, &budget)?;
+    state.plan(&decision, &budget, &mut plan)?;
     match plan.is_empty() {
         true => drop(plan),
         false => plan.apply().publish(ctx, call.key),
@@ -123,7 +123,8 @@ fn count_held<R: Rule>(
         holds = HoldSet::of_request(ctx, call, hold, rule, now)?;
     }
     let decision = decide_held(&state, Some(&holds), detail, true, &budget)?;
-    let mut plan = state.plan(&decision, &budget)?;
+    let mut plan = Plan::default();
+    state.plan(&decision, &budget, &mut plan)?;
     if let Some(kept) = holds.keep(rule, decision.counted)? {
         plan.push(kept);
     }

@@ -128,8 +128,8 @@ impl<'a, M: Mode> State<'a, M> for AnyState<'a, M> {
         each!(self, state => state.decide(detail, may_count, budget))
     }
 
-    fn plan(self, decision: &Decision, budget: &Budget) -> Result<Plan<'a, M>, Error> {
-        each!(self, state => state.plan(decision, budget))
+    fn plan(self, decision: &Decision, budget: &Budget, plan: &mut Plan<'a, M>) -> Result<(), Error> {
+        each!(self, state => state.plan(decision, budget, plan))
     }
 
     fn check_room(&self, decision: &Decision) -> Result<(), Error> {
@@ -140,12 +140,12 @@ impl<'a, M: Mode> State<'a, M> for AnyState<'a, M> {
         each!(self, state => state.is_nearly_full())
     }
 
-    fn set_missing_expiry(self) -> Plan<'a, M> {
-        each!(self, state => state.set_missing_expiry())
+    fn set_missing_expiry(self, plan: &mut Plan<'a, M>) {
+        each!(self, state => state.set_missing_expiry(plan));
     }
 
-    fn refund(self, at: Option<Time>, budget: &Budget) -> Result<(Refund, Plan<'a, M>), Error> {
-        each!(self, state => state.refund(at, budget))
+    fn refund(self, at: Option<Time>, budget: &Budget, plan: &mut Plan<'a, M>) -> Result<Refund, Error> {
+        each!(self, state => state.refund(at, budget, plan))
     }
 }
 

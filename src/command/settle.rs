@@ -35,21 +35,15 @@ impl KeyHandler for Settle {
         if let Some(charge) = charge {
             let rule = charging(&rule, charge.units())?;
             let state = rule.read::<Writable>(ctx, call, now)?;
-            let mut plan = match charge {
-                Charge::Count(Cost::NOTHING) => {
-                    drop(state);
-                    Plan::default()
-                }
+            let mut plan = Plan::default();
+            match charge {
+                Charge::Count(Cost::NOTHING) => drop(state),
                 Charge::Count(_) => {
                     let decision = state.decide(Detail::Allowed, true, &budget)?;
-                    state.plan(&decision, &budget)?
+                    state.plan(&decision, &budget, &mut plan)?;
                 }
-                Charge::GiveBack(_, at) => {
-                    let (refund, plan) = state.refund(Some(at), &budget)?;
-                    left = Some(refund);
-                    plan
-                }
-            };
+                Charge::GiveBack(_, at) => left = Some(state.refund(Some(at), &budget, &mut plan)?),
+            }
             plan.push(holds.settle(actual)?);
             plan.apply().publish(ctx, call.key);
         }
@@ -57,7 +51,8 @@ impl KeyHandler for Settle {
             Some(refund) => refund,
             // Nothing is given back. The reply to that is what is left.
             None => {
-                charging(&rule, Cost::NOTHING)?.read::<Writable>(ctx, call, now)?.refund(None, &Budget::of_peek())?.0
+                let rule = charging(&rule, Cost::NOTHING)?;
+                rule.read::<Writable>(ctx, call, now)?.refund(None, &Budget::of_peek(), &mut Plan::default())?
             }
         };
 

@@ -151,15 +151,14 @@ impl<'a, M: Mode> Counters<'a, M> {
         }
     }
 
-    /// What changes at each counter that has a key.
-    fn plan_each(mut self, changes: impl Fn(&Found<'a, M>) -> Changes) -> Plan<'a, M> {
-        let mut plan = Plan::with_capacity(self.others.len().saturating_add(1));
+    /// Adds what changes at each counter that has a key.
+    fn add_each(mut self, plan: &mut Plan<'a, M>, changes: impl Fn(&Found<'a, M>) -> Changes) {
+        plan.reserve(self.others.len().saturating_add(1));
         for found in iter::once(&mut self.first).chain(&mut self.others) {
             if let Some(open) = found.open.take() {
                 plan.push((open, changes(found)));
             }
         }
-        plan
     }
 }
 
@@ -168,24 +167,26 @@ impl<'a, M: Mode> State<'a, M> for Counters<'a, M> {
         Ok(fixed::decide(self.first.counter, self.others(), &self.rule.request, detail, may_count, self.now)?)
     }
 
-    fn plan(self, decision: &Decision, _budget: &Budget) -> Result<Plan<'a, M>, Error> {
-        if !decision.counted {
-            return Ok(self.set_missing_expiry());
-        }
+    fn plan(self, decision: &Decision, _budget: &Budget, plan: &mut Plan<'a, M>) -> Result<(), Error> {
         let (cost, now) = (self.rule.request.cost, self.now);
-        Ok(self.plan_each(|found| found.count(cost, now)))
+        match decision.counted {
+            true => self.add_each(plan, |found| found.count(cost, now)),
+            false => self.set_missing_expiry(plan),
+        }
+        Ok(())
     }
 
-    fn set_missing_expiry(self) -> Plan<'a, M> {
+    fn set_missing_expiry(self, plan: &mut Plan<'a, M>) {
         let now = self.now;
-        self.plan_each(|found| found.set_missing_expiry(now).into_iter().collect())
+        self.add_each(plan, |found| found.set_missing_expiry(now).into_iter().collect());
     }
 
-    fn refund(self, at: Option<Time>, _budget: &Budget) -> Result<(Refund, Plan<'a, M>), Error> {
+    fn refund(self, at: Option<Time>, _budget: &Budget, plan: &mut Plan<'a, M>) -> Result<Refund, Error> {
         let request = &self.rule.request;
         let refund = fixed::refund(self.first.counter, self.others(), request, at, self.now);
         let (cost, now) = (request.cost, self.now);
-        Ok((refund, self.plan_each(|found| found.give_back(cost, at, now).into_iter().collect())))
+        self.add_each(plan, |found| found.give_back(cost, at, now).into_iter().collect());
+        Ok(refund)
     }
 }
 

@@ -40,20 +40,23 @@ impl<'a, M: Mode> LeaseSet<'a, M> {
     }
 
     /// Releases the leases of these holders. Returns how many of them have one.
-    pub fn release(self, holders: Args<'_>, budget: &Budget) -> (usize, Plan<'a, M>) {
+    pub fn release(self, holders: Args<'_>, budget: &Budget, plan: &mut Plan<'a, M>) -> usize {
         let mut members: Vec<_> = holders.filter(|&holder| self.end_for(holder).is_some()).map(Str::retain).collect();
         members.sort_unstable_by(|one, other| one.as_str().as_bytes().cmp(other.as_str().as_bytes()));
         members.dedup_by(|one, other| one.as_str().as_bytes() == other.as_str().as_bytes());
         let released = members.len();
         if released == 0 {
-            return (0, self.plan(Changes::new(), budget));
+            self.add_to(plan, Changes::new(), budget);
+            return 0;
         }
         // The last lease takes the key with it, however many have ended.
         if self.stale.is_some() && released as i64 == self.held {
-            return (released, Plan::of(self.open, iter::once(Change::Unlink).collect()));
+            plan.push((self.open, iter::once(Change::Unlink).collect()));
+            return released;
         }
         let expire = self.expire(&members, None);
-        (released, self.plan(iter::once(Change::Zrem(members)).chain(expire).collect(), budget))
+        self.add_to(plan, iter::once(Change::Zrem(members)).chain(expire).collect(), budget);
+        released
     }
 
     /// When the lease of a holder ends. `None` if it has ended, or if the holder has no lease.
@@ -65,16 +68,16 @@ impl<'a, M: Mode> LeaseSet<'a, M> {
         self.held > 0 && self.open.key.expiry().is_none()
     }
 
-    /// A plan that removes what is stale, first of all or last.
+    /// Adds these changes, and removes what is stale, first of all or last.
     ///
     /// What goes by rank is removed once the other changes are done, and replicas do it then, too: one of the leases that have
     /// ended may be the holder's, and get a new score.
-    fn plan(self, mut changes: Changes, budget: &Budget) -> Plan<'a, M> {
+    fn add_to(self, plan: &mut Plan<'a, M>, mut changes: Changes, budget: &Budget) {
         if let Some(stale) = self.stale.as_ref().filter(|stale| budget.remove(stale.removable())) {
             let place = if stale.is_removed_by_rank() { changes.len() } else { 0 };
             changes.insert(place, Change::Prune(Rc::clone(stale)));
         }
-        Plan::of(self.open, changes)
+        plan.push((self.open, changes));
     }
 
     /// Makes the key expire with its last lease, once the leases of these holders, in order, have gone, or have got another end.
@@ -158,7 +161,7 @@ impl<'a, M: Mode> State<'a, M> for LeaseRequest<'a, M> {
         Ok(lease::decide(self, self.rule.limit, self.rule.lease, detail, may_count, self.leases.now))
     }
 
-    fn plan(self, decision: &Decision, budget: &Budget) -> Result<Plan<'a, M>, Error> {
+    fn plan(self, decision: &Decision, budget: &Budget, plan: &mut Plan<'a, M>) -> Result<(), Error> {
         // A lease that already ends at that time stays as it is.
         let end = Some(self.leases.now.plus(self.rule.lease));
         let end = end.filter(|&end| decision.counted && self.own != Some(End::At(end)));
@@ -172,16 +175,17 @@ impl<'a, M: Mode> State<'a, M> for LeaseRequest<'a, M> {
         let mut changes = Changes::new();
         changes.extend(end.map(|at| Change::Zadd(smallvec![(at, member)])));
         changes.extend(expire);
-        Ok(self.leases.plan(changes, budget))
+        self.leases.add_to(plan, changes, budget);
+        Ok(())
     }
 
-    fn set_missing_expiry(self) -> Plan<'a, M> {
+    fn set_missing_expiry(self, plan: &mut Plan<'a, M>) {
         let expire = self.leases.lacks_expiry().then(|| self.leases.expire(&[], None)).flatten();
-        Plan::of(self.leases.open, expire.into_iter().collect())
+        plan.push((self.leases.open, expire.into_iter().collect()));
     }
 
     /// Leases are released, not refunded: the grammar does not take this rule in a refund.
-    fn refund(self, _at: Option<Time>, _budget: &Budget) -> Result<(Refund, Plan<'a, M>), Error> {
+    fn refund(self, _at: Option<Time>, _budget: &Budget, _plan: &mut Plan<'a, M>) -> Result<Refund, Error> {
         Err(Error::WrongArity)
     }
 }

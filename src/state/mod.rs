@@ -80,8 +80,8 @@ pub trait State<'a, M: Mode>: Sized {
     /// Decides on a request. `may_count`: whether the call is one that counts it.
     fn decide(&self, detail: Detail, may_count: bool, budget: &Budget) -> Result<Decision, Error>;
 
-    /// What a request changes that was decided on. Everything else that can refuse it does so here.
-    fn plan(self, decision: &Decision, budget: &Budget) -> Result<Plan<'a, M>, Error>;
+    /// Adds what a request changes that was decided on. Everything else that can refuse it does so here.
+    fn plan(self, decision: &Decision, budget: &Budget, plan: &mut Plan<'a, M>) -> Result<(), Error>;
 
     /// Refuses a request to be counted where a plan would, for RL.PEEK, which needs none.
     fn check_room(&self, _decision: &Decision) -> Result<(), Error> {
@@ -94,10 +94,10 @@ pub trait State<'a, M: Mode>: Sized {
     }
 
     /// For a request that RL.ALL denies, of which nothing else is written.
-    fn set_missing_expiry(self) -> Plan<'a, M>;
+    fn set_missing_expiry(self, plan: &mut Plan<'a, M>);
 
     /// Takes back the units of a request that was made now, or at a time.
-    fn refund(self, at: Option<Time>, budget: &Budget) -> Result<(Refund, Plan<'a, M>), Error>;
+    fn refund(self, at: Option<Time>, budget: &Budget, plan: &mut Plan<'a, M>) -> Result<Refund, Error>;
 }
 
 /// The server's own line for a key of another type.

@@ -73,14 +73,9 @@ pub struct OpenKey<'a, M: Mode> {
 pub struct Plan<'a, M: Mode>(SmallVec<[(OpenKey<'a, M>, Changes); 1]>);
 
 impl<'a, M: Mode> Plan<'a, M> {
-    /// A plan for the only key.
-    pub fn of(open: OpenKey<'a, M>, changes: Changes) -> Self {
-        Self(SmallVec::from_buf([(open, changes)]))
-    }
-
-    /// A plan for this number of keys, which are then added.
-    pub fn with_capacity(keys: usize) -> Self {
-        Self(SmallVec::with_capacity(keys))
+    /// Makes room for this number of keys.
+    pub fn reserve(&mut self, keys: usize) {
+        self.0.reserve(keys);
     }
 
     /// Adds a key, and what changes there.
@@ -111,7 +106,10 @@ impl Plan<'_, Writable> {
     pub fn apply(mut self) -> Applied {
         let mut applied = SmallVec::new();
         for (open, changes) in self.0.iter_mut().filter(|(_, changes)| !changes.is_empty()) {
-            applied.push(AppliedKey::new(open, mem::take(changes)));
+            let (changes, name) = (mem::take(changes), open.name.take());
+            let mut key = AppliedKey { changes, name, added: SmallVec::new(), emptied: false };
+            key.apply(&mut open.key);
+            applied.push(key);
         }
         Applied(applied)
     }
@@ -141,12 +139,37 @@ struct AppliedKey {
 }
 
 impl AppliedKey {
-    fn new(open: &mut OpenKey<'_, Writable>, changes: Changes) -> Self {
-        let (mut added, mut emptied) = (SmallVec::new(), false);
-        for change in &changes {
-            apply(change, &mut open.key, &mut added, &mut emptied);
+    /// Makes the changes.
+    fn apply(&mut self, key: &mut Key<'_, Writable>) {
+        let Self { changes, added, emptied, .. } = self;
+        for change in &*changes {
+            match change {
+                Change::Prune(stale) => stale.remove(key),
+                Change::ZaddNew { at, count, others: None } => {
+                    added.extend((0..*count).map(|_| add_new(key, *at, || next_suffix(*at))));
+                }
+                // Suffixes begin where those of this score end, or each would be tried in vain.
+                Change::ZaddNew { at, count, others: Some(others) } => {
+                    let mut suffixes = others.unsigned_abs()..;
+                    added.extend((0..*count).map(|_| add_new(key, *at, || suffixes.next().unwrap_or_default())));
+                }
+                Change::Zadd(members) => members.iter().for_each(|(at, member)| key.put(score(*at), member.as_str())),
+                Change::Zrem(members) => {
+                    members.iter().for_each(|member| key.remove(member.as_str()));
+                    *emptied = key.kind() == Kind::Empty;
+                }
+                Change::IncrBy { value, .. } => key.set_bytes(Digits::new().integer(*value).as_bytes()),
+                Change::Set { value, until, renewed, .. } => {
+                    key.set_bytes(value.as_str().as_bytes());
+                    if let Some(until) = until.filter(|_| *renewed) {
+                        key.set_expiry(until.millis());
+                    }
+                }
+                Change::SetRange(Patch { offset, bytes }) => key.write_at(*offset, bytes),
+                Change::PexpireAt(at) => key.set_expiry(at.millis()),
+                Change::Unlink => key.unlink(),
+            }
         }
-        Self { changes, name: open.name.take(), added, emptied }
     }
 
     fn publish(&self, ctx: &mut Context, key: Str<'_>) {
@@ -222,36 +245,6 @@ impl AppliedKey {
         if let Some(event) = then {
             ctx.notify(EventClass::Generic, event, key);
         }
-    }
-}
-
-/// Makes a change, and notes which members that has added, and whether the key went with those that it has removed.
-fn apply(change: &Change, key: &mut Key<'_, Writable>, added: &mut SmallVec<[OwnedStr; 1]>, emptied: &mut bool) {
-    match change {
-        Change::Prune(stale) => stale.remove(key),
-        Change::ZaddNew { at, count, others: None } => {
-            added.extend((0..*count).map(|_| add_new(key, *at, || next_suffix(*at))));
-        }
-        // Suffixes begin where those of this score end, or each would be tried in vain.
-        Change::ZaddNew { at, count, others: Some(others) } => {
-            let mut suffixes = others.unsigned_abs()..;
-            added.extend((0..*count).map(|_| add_new(key, *at, || suffixes.next().unwrap_or_default())));
-        }
-        Change::Zadd(members) => members.iter().for_each(|(at, member)| key.put(score(*at), member.as_str())),
-        Change::Zrem(members) => {
-            members.iter().for_each(|member| key.remove(member.as_str()));
-            *emptied = key.kind() == Kind::Empty;
-        }
-        Change::IncrBy { value, .. } => key.set_bytes(Digits::new().integer(*value).as_bytes()),
-        Change::Set { value, until, renewed, .. } => {
-            key.set_bytes(value.as_str().as_bytes());
-            if let Some(until) = until.filter(|_| *renewed) {
-                key.set_expiry(until.millis());
-            }
-        }
-        Change::SetRange(Patch { offset, bytes }) => key.write_at(*offset, bytes),
-        Change::PexpireAt(at) => key.set_expiry(at.millis()),
-        Change::Unlink => key.unlink(),
     }
 }
 

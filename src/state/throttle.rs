@@ -47,33 +47,33 @@ impl<'a, M: Mode> State<'a, M> for StoredArrival<'a, M> {
         Ok(throttle::decide(self.arrival, rate, quantity, may_count, self.now)?)
     }
 
-    fn plan(self, decision: &Decision, _budget: &Budget) -> Result<Plan<'a, M>, Error> {
+    fn plan(self, decision: &Decision, _budget: &Budget, plan: &mut Plan<'a, M>) -> Result<(), Error> {
         let Throttle { rate, quantity } = *self.rule;
         let after = || throttle::after(self.arrival, rate, quantity.units, self.now);
         let arrival = if decision.counted { Some(after()?) } else { None };
-        Ok(self.store(arrival))
+        self.store(arrival, plan);
+        Ok(())
     }
 
     /// An arrival time that has passed has no effect, whether its key expires or not.
-    fn set_missing_expiry(self) -> Plan<'a, M> {
-        Plan::default()
-    }
+    fn set_missing_expiry(self, _plan: &mut Plan<'a, M>) {}
 
-    fn refund(self, at: Option<Time>, _budget: &Budget) -> Result<(Refund, Plan<'a, M>), Error> {
+    fn refund(self, at: Option<Time>, _budget: &Budget, plan: &mut Plan<'a, M>) -> Result<Refund, Error> {
         let Throttle { rate, quantity } = *self.rule;
         let (refund, arrival) = throttle::refund(self.arrival, rate, quantity.units, at, self.now)?;
-        Ok((refund, self.store(arrival)))
+        self.store(arrival, plan);
+        Ok(refund)
     }
 }
 
 impl<'a, M: Mode> StoredArrival<'a, M> {
     /// Stores an arrival time, if there is one to store. If that time has passed, the key is removed instead.
-    fn store(self, arrival: Option<Arrival>) -> Plan<'a, M> {
+    fn store(self, arrival: Option<Arrival>, plan: &mut Plan<'a, M>) {
         let has_passed = |arrival: Arrival| self.now.nanos().is_some_and(|now| arrival.nanos() <= now);
         let change = arrival.and_then(|arrival| match has_passed(arrival) {
             false => Some(Change::set_integer(arrival.nanos(), arrival.passed_at(), c"set")),
             true => (self.key.kind() != Kind::Empty).then_some(Change::Unlink),
         });
-        Plan::of(OpenKey { key: self.key, name: None }, change.into_iter().collect())
+        plan.push((OpenKey { key: self.key, name: None }, change.into_iter().collect()));
     }
 }

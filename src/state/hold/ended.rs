@@ -71,7 +71,7 @@ pub fn find_ended<R: Stored>(
             break;
         }
         if let Some(rule) = &rule {
-            rule.read::<ReadOnly>(ctx, call, now)?.refund(note.at, &Budget::of_peek())?;
+            rule.read::<ReadOnly>(ctx, call, now)?.refund(note.at, &Budget::of_peek(), &mut Plan::default())?;
         }
         within = within.saturating_add(1);
     }
@@ -90,10 +90,10 @@ pub fn give_back<R: Stored>(
 ) -> Result<(), Error> {
     for Ended { member, note } in ended {
         let (rule, _) = note.giving_back(rule, ctx, call);
-        let mut plan = match &rule {
-            Some(rule) => rule.read::<Writable>(ctx, call, now)?.refund(note.at, budget)?.1,
-            None => Plan::default(),
-        };
+        let mut plan = Plan::default();
+        if let Some(rule) = &rule {
+            rule.read::<Writable>(ctx, call, now)?.refund(note.at, budget, &mut plan)?;
+        }
         // In one step with its units, so that it is not given back again if the next hold fails.
         let forgotten = Change::Zrem(vec![member, note.member]);
         plan.push((open(ctx, call)?, iter::once(forgotten).collect()));

@@ -142,8 +142,8 @@ impl<'a, M: Mode> Log<'a, M> {
         sliding::renewed_expiry(current, self.now, window, far, || newest() > Some(self.now))
     }
 
-    fn into_plan(self, changes: Changes) -> Plan<'a, M> {
-        Plan::of(OpenKey { key: self.key, name: None }, changes)
+    fn add_to(self, plan: &mut Plan<'a, M>, changes: Changes) {
+        plan.push((OpenKey { key: self.key, name: None }, changes));
     }
 
     /// Whether the request takes units.
@@ -182,7 +182,7 @@ impl<'a, M: Mode> State<'a, M> for Log<'a, M> {
         }
     }
 
-    fn plan(self, decision: &Decision, budget: &Budget) -> Result<Plan<'a, M>, Error> {
+    fn plan(self, decision: &Decision, budget: &Budget, plan: &mut Plan<'a, M>) -> Result<(), Error> {
         let (units, counted) = (self.request.cost.units(), decision.counted);
         let turn = decision.turn.filter(|turn| counted && turn.wait > 0).map(|turn| turn.at);
         let expiry = match counted || self.units > 0 {
@@ -211,7 +211,8 @@ impl<'a, M: Mode> State<'a, M> for Log<'a, M> {
                 self.changes(edit, expiry, budget)
             }
         };
-        Ok(self.into_plan(changes))
+        self.add_to(plan, changes);
+        Ok(())
     }
 
     fn check_room(&self, decision: &Decision) -> Result<(), Error> {
@@ -230,13 +231,13 @@ impl<'a, M: Mode> State<'a, M> for Log<'a, M> {
         matches!(&self.form, Form::Compact(log) if log.is_nearly_full())
     }
 
-    fn set_missing_expiry(self) -> Plan<'a, M> {
+    fn set_missing_expiry(self, plan: &mut Plan<'a, M>) {
         let is_missing = self.units > 0 && self.key.expiry().is_none();
         let expiry = if is_missing { self.renewed_expiry(None, None) } else { None };
-        self.into_plan(expiry.map(Change::PexpireAt).into_iter().collect())
+        self.add_to(plan, expiry.map(Change::PexpireAt).into_iter().collect());
     }
 
-    fn refund(self, at: Option<Time>, budget: &Budget) -> Result<(Refund, Plan<'a, M>), Error> {
+    fn refund(self, at: Option<Time>, budget: &Budget, plan: &mut Plan<'a, M>) -> Result<Refund, Error> {
         let units = self.request.cost.units();
         let (taken, changes) = match &self.form {
             Form::Sorted(_) if units > MOST_ADDED && self.key.kind() != Kind::Empty => return Err(TOO_MANY_MEMBERS),
@@ -250,7 +251,9 @@ impl<'a, M: Mode> State<'a, M> for Log<'a, M> {
                 (taken, self.changes(edit, None, budget))
             }
         };
-        Ok((sliding::refund(&self, self.request, taken, at, self.now)?, self.into_plan(changes)))
+        let refund = sliding::refund(&self, self.request, taken, at, self.now)?;
+        self.add_to(plan, changes);
+        Ok(refund)
     }
 }
 

@@ -36,22 +36,18 @@ const TOO_FAST: &str = "ERR count must be at most one request a nanosecond of th
 const TOO_LONG: &str =
     "ERR max_burst must be less: at this count and period the burst takes more than 146 years to refill";
 
-/// The files in which the rules are declared.
-const DECLARED: [&str; 4] = [
-    include_str!("../../src/command/sliding.rs"),
-    include_str!("../../src/command/fixed.rs"),
-    include_str!("../../src/command/throttle.rs"),
-    include_str!("../../src/command/acquire.rs"),
+/// The words of the rules, as their own commands take them.
+const RULES: [&str; 4] = [
+    "SLIDING windowSec limit [windowSec limit ...] [COST n] [HOLD holder leaseSec | WITHIN ms] [FORCE] [FULL | EACH]",
+    "FIXED windowSec limit [windowSec limit ...] [ANCHORED] [COST n] [HOLD holder leaseSec] [FORCE] [FULL | EACH]",
+    "THROTTLE max_burst count period [quantity] [WITHIN ms] [FULL]",
+    "ACQUIRE limit leaseSec holder [FULL]",
 ];
 
-/// The words of a rule as they are declared: those after its name, and what its own command takes after them.
+/// The words of a rule after its name, and what its own command takes after them.
 fn declared(name: &str) -> (&'static str, &'static str) {
-    let words = |file: &'static str| {
-        let (_, after) = file.split_once("const SYNTAX: ")?;
-        let (line, _) = after.split_once('"')?.1.split_once('"')?;
-        line.strip_prefix(name)?.strip_prefix(' ')?.rsplit_once(" [")
-    };
-    DECLARED.into_iter().find_map(words).unwrap_or_else(|| panic!("{name} is not declared"))
+    let words = |rule: &'static str| rule.strip_prefix(name)?.strip_prefix(' ')?.rsplit_once(" [");
+    RULES.into_iter().find_map(words).unwrap_or_else(|| panic!("there is no rule {name}"))
 }
 
 /// The line for words that a rule does not take.

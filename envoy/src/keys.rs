@@ -20,7 +20,7 @@ pub fn key_of(prefix: &str, domain: &str, descriptor: &RateLimitDescriptor, foun
     if let Some(tag) = &found.hash_tag {
         key.push('{');
         escape(&mut key, tag);
-        shorten(&mut key, prefix.len() + 1, LONGEST);
+        shorten(&mut key, prefix.len() + 1);
         key.push('}');
     }
     let start = key.len();
@@ -37,23 +37,21 @@ pub fn key_of(prefix: &str, domain: &str, descriptor: &RateLimitDescriptor, foun
         let shared = found.shared.get(index).and_then(Option::as_deref);
         escape(&mut key, shared.unwrap_or(&entry.value));
     }
-    shorten(&mut key, start, LONGEST);
-    shorten(&mut holder, 0, LONGEST_HOLDER);
+    shorten(&mut key, start);
+    shorten(&mut holder, 0);
     key.push_str(&found.limit.suffix);
     (key.into_bytes(), holder)
 }
 
 /// Longer than this, the text of a request is shortened to its beginning and a hash.
 const LONGEST: usize = 512;
-/// The most that Redis takes as a holder.
-const LONGEST_HOLDER: usize = 256;
 /// How much of its beginning stays, to tell it by.
 const BEGINNING: usize = 64;
 
-/// Shortens the text from this position on, if it is longer. What it becomes is not the text of any other request: there, a percent sign
+/// Shortens the text from this position on. What it becomes is not the text of any other request: there, a percent sign
 /// is followed by digits.
-fn shorten(text: &mut String, start: usize, longest: usize) {
-    if text.len() - start <= longest {
+fn shorten(text: &mut String, start: usize) {
+    if text.len() - start <= LONGEST {
         return;
     }
     let hash = digest(&SHA256, &text.as_bytes()[start..]);

@@ -105,7 +105,7 @@ impl Plan {
             }
         };
         let mut plan = Self { descriptors, parts: Few::new(), refunds: Vec::new(), passing_quota: false };
-        plan.share_parts(request, settings, reservations, &mut turn).await?;
+        plan.share_parts(request, settings, reservations, &mut turn).await;
         Ok(plan)
     }
 
@@ -116,7 +116,7 @@ impl Plan {
         settings: &Settings,
         reservations: &Reservations,
         turn: &mut Turn,
-    ) -> Result<(), Status> {
+    ) {
         // By a hash that no client can choose; one descriptor needs none.
         let (mut seen, hasher) = (HashMap::new(), RandomState::new());
         let several = request.descriptors.len() > 1;
@@ -126,9 +126,10 @@ impl Plan {
             let limit = &used.found.limit;
             self.passing_quota |= limit.shadow_mode && (limit.quota_mode || settings.quota_mode);
             let Some(kind) = &limit.rule else { continue };
-            let (key, holder) = key_of(&settings.key_prefix, &request.domain, descriptor, &used.found);
+            let (key, mut holder) = key_of(&settings.key_prefix, &request.domain, descriptor, &used.found);
+            // One without a name has a place of its own: an error would be let through, with all that the request asks for.
             if holder.is_empty() && matches!(kind, Kind::Concurrency { .. }) {
-                return Err(Status::invalid_argument("a place needs a holder, and the descriptor names none"));
+                holder = reservations.make("", Duration::ZERO).holder;
             }
             let mut units = used.hits.min(MOST_UNITS);
             let (mut hold, mut lease) = (None, None);
@@ -138,11 +139,6 @@ impl Plan {
                 && !used.returns
                 && (descriptor.hits_addend.is_some() || request.hits_addend > 0)
             {
-                if holder.is_empty() {
-                    return Err(Status::invalid_argument(
-                        "a reservation needs a request's id, and the descriptor names none",
-                    ));
-                }
                 used.returns = units > 0;
                 if used.returns {
                     lease = Some(reserve.lease);
@@ -181,7 +177,6 @@ impl Plan {
                 None => self.parts.push(Part { item, mode }),
             }
         }
-        Ok(())
     }
 }
 
@@ -279,6 +274,8 @@ mod tests {
             plan([descriptor("place=1"), descriptor("place=2"), descriptor("place=1")], &Reservations::default());
         let holders: Vec<_> = holders.unwrap().parts.into_iter().map(|part| part.item.holder).collect();
         assert_eq!(holders, ["1", "2"]);
+        // Those without a name are nobody else's.
+        assert_eq!(parts([descriptor("place"), descriptor("place")]).len(), 2);
     }
 
     #[test]
@@ -298,8 +295,6 @@ mod tests {
         reservations.keep(&item.key, hold, SystemTime::now());
         let settles = hits("tokens,request_id=r", 7);
         let refused = plan([settles.clone(), hits("five=a", 1 << 63)], &reservations);
-        assert_eq!(refused.err().unwrap().code(), tonic::Code::InvalidArgument);
-        let refused = plan([settles.clone(), descriptor("place")], &reservations);
         assert_eq!(refused.err().unwrap().code(), tonic::Code::InvalidArgument);
         let settled = plan([settles], &reservations).unwrap();
         assert_eq!((settled.parts.len(), settled.refunds[0].item.units), (0, 7));

@@ -322,17 +322,6 @@ async fn a_log_that_is_full_drops_out() {
 }
 
 #[tokio::test]
-async fn holders_of_any_length_take_places() {
-    let (_redis, mut service) = start(&[]).await;
-    for length in [255, 256, 300, 511, 600] {
-        let place = |end: &str| descriptor(&format!("places={length},stream={}{end}", "x".repeat(length)));
-        assert_eq!(service.hit("d", place("a")).await, "OK 1", "{length}");
-        assert_eq!(service.hit("d", place("b")).await, "OK 0");
-        assert_eq!(service.hit("d", place("c")).await, "OVER_LIMIT 0");
-    }
-}
-
-#[tokio::test]
 async fn negative_hits_give_back() {
     let (_redis, mut service) = start(&[]).await;
     for entries in ["five=a", "sliding=a"] {
@@ -404,6 +393,22 @@ async fn places_are_taken_and_given_back() {
     assert_eq!(service.all(["places,stream=e"]).await, "OK 0");
 }
 
+/// What a client leaves empty takes no limit from it.
+#[tokio::test]
+async fn those_without_a_name_have_a_place_each() {
+    let (_redis, mut service) = start(&[]).await;
+    for left in ["OK 1", "OK 0", "OVER_LIMIT 0"] {
+        assert_eq!(service.all(["places,stream="]).await, left);
+    }
+    assert_eq!(service.all(["places,stream=", "five=a"]).await, "OVER_LIMIT: OVER_LIMIT 0, OK 5");
+    // Nobody knows which one ends.
+    assert_eq!(service.hit("d", negative("places,stream=", 1)).await, "OK 0");
+    // The first that reserved is the first that is settled.
+    for (hits_of, left) in [(0, "OK 60"), (0, "OK 20"), (5, "OK 55"), (5, "OK 90"), (5, "OK 85")] {
+        assert_eq!(service.hit("d", hits("tokens=a,request_id=", hits_of)).await, left);
+    }
+}
+
 #[tokio::test]
 async fn two_places_in_one_request_have_two_holders() {
     let (_redis, mut service) = start(&[]).await;
@@ -458,11 +463,6 @@ async fn an_id_that_comes_again_reserves_again() {
     let long = format!("tokens=b,request_id={id}");
     assert_eq!(service.hit("d", hits(&long, 0)).await, "OK 60");
     assert_eq!(service.hit("d", hits(&long, 1)).await, "OK 99");
-    // Without an id there is nothing to settle it by.
-    for named in [hits("tokens=a,request_id=", 0), hits("tokens=a,request_id=", 5)] {
-        let refused = service.ask(request("d", [named])).await.unwrap_err();
-        assert!(refused.message().contains("needs a request's id"), "{refused}");
-    }
 }
 
 /// A client that dies holds for one lease. One settlement comes to another process, which charges it; what was reserved then

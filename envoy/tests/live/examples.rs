@@ -231,7 +231,9 @@ async fn the_calls_of_curl_on_the_pages_are_real() {
     let redis = Redis::with_module();
     let service = Service::start(&redis, include_str!("../../examples/config/example.yaml"), &[]).await;
     let timeless = |answer: &str| match answer.split_once("\"durationUntilReset\":\"") {
-        Some((before, after)) => format!("{before}{}", after.trim_start_matches(|letter: char| letter.is_ascii_digit())),
+        Some((before, after)) => {
+            format!("{before}{}", after.trim_start_matches(|letter: char| letter.is_ascii_digit()))
+        }
         None => answer.to_owned(),
     };
     for page in [include_str!("../../README.md"), include_str!("../../../docs/INSTALL.md")] {

@@ -31,6 +31,7 @@ from fastapi import FastAPI, Request, Response
 from slowapi.errors import RateLimitExceeded
 from slowapi.middleware import SlowAPIMiddleware
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
@@ -537,6 +538,29 @@ async def test_a_lease_is_kept_for_a_long_response(server: Server, aio: AsyncLim
     more.set()
     assert await first == 204
     assert await status(app, from_address("203.0.113.7")) == 204
+
+
+async def test_a_lease_ends_with_the_response(server: Server, aio: AsyncLimiter) -> None:
+    """And not with what the application does in the background."""
+    server.set_clock(0)
+    working, done = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        working.set()
+        await done.wait()
+
+    app = RateLimitMiddleware(
+        PlainTextResponse("hello", background=BackgroundTask(work)),
+        limiter=aio,
+        rule=lease(1, 60),
+        key=lambda scope: "k",
+        timeout=10,
+    )
+    first = asyncio.create_task(status(app, from_address("203.0.113.7")))
+    await working.wait()
+    assert server.run("ZCARD", "rl:lease-1/60s:{k}") == 0
+    done.set()
+    assert await first == 200
 
 
 @pytest.mark.parametrize("strategy", ["fixed-window", "moving-window"])

@@ -131,3 +131,29 @@ async def test_functions_get_the_request(server: Server, aio: AsyncLimiter, limi
         flask_adapter.rate_limit(limiter, lease(1, 1))
     with pytest.raises(TypeError, match="AsyncLimiter"):
         starlette_adapter.rate_limit(limiter, RULE)  # type: ignore[arg-type]
+
+
+async def test_a_route_with_two_limits_tells_of_both(server: Server, aio: AsyncLimiter, limiter: Limiter) -> None:
+    options: dict[str, Any] = {"key": lambda request: "me", "timeout": 10}
+    outer, inner = sliding("9/hour", name="outer"), sliding("1/hour", name="inner")
+
+    @starlette_adapter.rate_limit(aio, outer, **options)
+    @starlette_adapter.rate_limit(aio, inner, **options)
+    async def hello(request: Request) -> PlainTextResponse:
+        return PlainTextResponse("hello")
+
+    app = Starlette(routes=[Route("/", hello)])
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://a") as client:
+        for status, left in ((200, 8), (429, 7)):
+            answer = await client.get("/")
+            assert answer.status_code == status
+            told = answer.headers.get_list("RateLimit")
+            assert [each.split(";")[:2] for each in told] == [['"inner"', "r=0"], ['"outer"', f"r={left}"]]
+    site = flask.Flask("site")
+    within = flask_adapter.rate_limit(limiter, sliding("1/hour", name="within"), **options)(lambda: "hello")
+    site.get("/")(flask_adapter.rate_limit(limiter, sliding("9/hour", name="around"), **options)(within))
+    for status, left in ((200, 8), (429, 7)):
+        found = site.test_client().get("/")
+        assert found.status_code == status
+        told = found.headers.getlist("RateLimit")
+        assert [each.split(";")[:2] for each in told] == [['"within"', "r=0"], ['"around"', f"r={left}"]]

@@ -5,7 +5,6 @@ Times are rounded up to seconds, so that a client that waits as long as it is to
 
 from __future__ import annotations
 
-import base64
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -64,11 +63,8 @@ def _string(text: str) -> str:
     return f'"{escaped}"'
 
 
-def headers(
-    items: Sequence[Item], *, allowed: bool, retry_after_ms: int | None, partition_key: bytes | None = None
-) -> dict[str, str]:
+def headers(items: Sequence[Item], *, allowed: bool, retry_after_ms: int | None) -> dict[str, str]:
     """RateLimit-Policy, RateLimit and, for a denied request that will fit one day, Retry-After."""
-    pk = f";pk=:{base64.b64encode(partition_key).decode()}:" if partition_key is not None else ""
     wait = None if allowed or retry_after_ms is None else ceil_seconds(retry_after_ms)
     policies, limits = [], []
     for item in items:
@@ -78,7 +74,7 @@ def headers(
         # There are no fractions of a second in w, and it is optional.
         if item.window_ms is not None and item.window_ms % 1000 == 0:
             policy += f";w={item.window_ms // 1000}"
-        policies.append(policy + pk)
+        policies.append(policy)
         if item.remaining is None:
             continue
         limit = f"{_string(item.name)};r={min(item.remaining, MAX_INTEGER)}"
@@ -88,7 +84,7 @@ def headers(
             t = ceil_seconds(item.next_after_ms)
             if t <= (math.inf if wait is None else wait):
                 limit += f";t={t}"
-        limits.append(limit + pk)
+        limits.append(limit)
     fields = {"RateLimit-Policy": ", ".join(policies), "RateLimit": ", ".join(limits)}
     if wait is not None:
         fields["Retry-After"] = str(wait)

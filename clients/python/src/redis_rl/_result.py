@@ -150,26 +150,18 @@ class Decision(State):
         """The names of the policies that the request did not fit into."""
         return [item.name for item in self.items() if item.denied]
 
-    def headers(self, *, partition_key: bytes | None = None) -> dict[str, str]:
+    def headers(self) -> dict[str, str]:
         """The HTTP fields RateLimit-Policy, RateLimit and (only if denied, and it can fit) Retry-After.
 
         After draft-ietf-httpapi-ratelimit-headers-11: one policy for each window, ``t`` is the seconds until more
         quota is there, rounded up.
-
-        Args:
-            partition_key: sent as ``pk`` with each item, for clients to tell their quotas apart.
 
         Returns:
             The fields; none where nobody decided.
         """
         if self.source == "open":
             return {}
-        return http_headers(
-            self.items(),
-            allowed=self.allowed,
-            retry_after_ms=self.retry_after_ms,
-            partition_key=partition_key,
-        )
+        return http_headers(self.items(), allowed=self.allowed, retry_after_ms=self.retry_after_ms)
 
     def problem(self) -> dict[str, Any] | None:
         """The problem document of a denial, for a body of type application/problem+json; None if it was allowed."""

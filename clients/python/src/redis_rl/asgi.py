@@ -11,7 +11,7 @@ import json
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, Unpack
 
-from ._async.guard import AsyncGuard
+from ._async.guard import AsyncAnswer, AsyncGuard
 from ._async.io import AsyncKeyOf, AsyncRuleOf, finished
 from ._async.limiter import AsyncLimiter
 from ._guard import Options, Scope, check_function, pairs
@@ -85,7 +85,8 @@ class RateLimitMiddleware:
         scope.setdefault("state", {})["rate_limit"] = answer.result
         if answer.problem is None:
             try:
-                await self._app(scope, receive, with_fields(send, fields(answer.headers)))
+                sends = _until_sent(send, answer) if answer.holds else send
+                await self._app(scope, receive, with_fields(sends, fields(answer.headers)))
             finally:
                 if answer.holds:
                     await finished(answer.end)
@@ -107,6 +108,17 @@ def with_fields(send: Send, added: list[tuple[bytes, bytes]]) -> Send:
         if message["type"] == "http.response.start":
             message["headers"] = [*message.get("headers", ()), *added]
         await send(message)
+
+    return sending
+
+
+def _until_sent(send: Send, answer: AsyncAnswer) -> Send:
+    """Gives back what is held with the end of the response: the application may go on with work in the background."""
+
+    async def sending(message: Message) -> None:
+        await send(message)
+        if message["type"] == "http.response.body" and not message.get("more_body"):
+            await finished(answer.end)
 
     return sending
 

@@ -60,7 +60,8 @@ def rate_limit(
                 response = flask.jsonify(answer.problem)
                 response.status_code = answer.problem["status"]
                 response.content_type = "application/problem+json"
-            response.headers.update(answer.headers)
+            for name, value in answer.headers.items():
+                response.headers.add(name, value)
             return response
 
         return limited

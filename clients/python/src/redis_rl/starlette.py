@@ -61,7 +61,8 @@ def rate_limit(
                 response = await endpoint(*args, **named)
             else:
                 response = await run_in_threadpool(endpoint, *args, **named)
-            response.headers.update(answer.headers)
+            for name, value in answer.headers.items():
+                response.headers.append(name, value)
             return response
 
         return limited

@@ -165,6 +165,7 @@ class AsyncAnswer:
         return bool(self._kept)
 
     async def end(self) -> None:
-        """The response has been sent."""
-        for lease in self._kept:
+        """The response has been sent. Calling it again does nothing."""
+        kept, self._kept = self._kept, []
+        for lease in kept:
             await lease.end()

@@ -242,11 +242,8 @@ def test_an_older_library_is_replaced_and_a_newer_one_is_not(server: Server, mon
             (library,) = client.execute_command("FUNCTION", "LIST", "LIBRARYNAME", "rl", "WITHCODE")
         return str(library)
 
-    def use(load: bool = True, mode: Any = "auto") -> str:
-        with (
-            redis.Redis(port=server.port) as client,
-            Limiter(client, load_functions=load, mode=mode, timeout=10) as limiter,
-        ):
+    def use(mode: Any) -> str:
+        with redis.Redis(port=server.port) as client, Limiter(client, mode=mode, timeout=10) as limiter:
             assert limiter.hit("a", RULE)
             assert limiter.mode == "functions"
         return loaded()
@@ -260,9 +257,7 @@ def test_an_older_library_is_replaced_and_a_newer_one_is_not(server: Server, mon
         (ours.replace(f"-- Version {version}\n", f"-- Version {version + 1}\n"), version + 1, "auto"),
     ):
         server.run("FUNCTION", "LOAD", "REPLACE", theirs)
-        before = loaded()
-        assert use(load=False) == before
-        assert library_version(use(mode=mode)) == after
+        assert library_version(use(mode)) == after
     # Somebody else's library of that name is left alone, and a script used.
     server.forget_functions()
     server.run("FUNCTION", "LOAD", "#!lua name=rl\nredis.register_function('mine', function() return 1 end)")
@@ -313,13 +308,6 @@ def test_a_chosen_mode(server: Server) -> None:
     with redis.Redis(port=server.port) as client:
         assert Limiter(client, mode="script", timeout=10).hit("a", RULE).used == 1
         assert Limiter(client, mode="script", timeout=10).hit("a", RULE).used == 2
-        bare = Limiter(client, mode="functions", load_functions=False, timeout=10)
-        with pytest.raises(Refused, match=r"Function not found|unknown command"):
-            bare.hit("a", RULE)
-        assert bare.mode == "functions"
-        automatic = Limiter(client, load_functions=False, timeout=10)
-        automatic.hit("a", RULE)
-        assert automatic.mode == ("module" if server.mode == "module" else "script")
         if server.mode != "module":
             with pytest.raises(Refused, match="unknown command"):
                 Limiter(client, mode="module", timeout=10).hit("a", RULE)
@@ -329,11 +317,10 @@ def test_a_chosen_mode(server: Server) -> None:
                 functions.hit("a", RULE)
         else:
             # It loads the library, also anew.
-            assert functions.hit("a", RULE).used == 4
+            assert functions.hit("a", RULE).used == 3
             server.forget_functions()
-            assert functions.hit("a", RULE).used == 5
-        for limiter in (bare, automatic, functions):
-            limiter.close()
+            assert functions.hit("a", RULE).used == 4
+        functions.close()
 
 
 def test_what_is_unavailable(limiter: Limiter) -> None:

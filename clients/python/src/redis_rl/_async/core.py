@@ -27,31 +27,30 @@ FIRST_PAUSE = 0.005
 LONGEST_PAUSE = 0.25
 
 # By the client's id, which is not another's as long as the core holds the client.
-_cores: weakref.WeakValueDictionary[tuple[int, str, bool], Core] = weakref.WeakValueDictionary()
+_cores: weakref.WeakValueDictionary[tuple[int, str], Core] = weakref.WeakValueDictionary()
 
 
-def core_of(client: Any, mode: str, load: bool, *, asynchronous: bool) -> Core:
-    """The core for a client and these settings; limiters with the same share it."""
+def core_of(client: Any, mode: str, *, asynchronous: bool) -> Core:
+    """The core for a client and a mode; limiters with the same share it."""
     if mode not in (*MODES, "auto"):
         raise ValueError(f"mode must be 'auto', 'module', 'functions' or 'script', not {mode!r}")
     known = Client(client, asynchronous=asynchronous)
-    core = _cores.get((id(client), mode, load))
+    core = _cores.get((id(client), mode))
     if core is None:
-        core = _cores[id(client), mode, load] = Core(known, mode, load)
+        core = _cores[id(client), mode] = Core(known, mode)
     return core
 
 
 class Core:
     """Decides commands on a server: within a deadline, at most once, in the best mode there is."""
 
-    def __init__(self, client: Client, mode: str, load: bool) -> None:
+    def __init__(self, client: Client, mode: str) -> None:
         self.errors = client.errors
         self.breaker = Breaker()
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()
         """The limiters that are open."""
         self._client = client
         self._chosen: Mode | None = next((known for known in MODES if known == mode), None)
-        self._load = load
         # By the names of servers. Each node of a cluster is used as it can be: keys and answers are the same.
         self._modes: dict[str, Mode] = {}
         self._probe_at: dict[str, float] = {}
@@ -285,7 +284,7 @@ class Core:
             return "module"
         answer = await self._reply(server, "FCALL", "rl_all", 0)
         missing = self._lacks(answer)
-        if self._load and "unknown command" not in str(answer).lower():
+        if "unknown command" not in str(answer).lower():
             if missing:
                 missing = await self._load_once(server)
             elif self._modes.get(server.name) != "functions" and await self._is_older(server):

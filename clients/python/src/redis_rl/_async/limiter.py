@@ -82,7 +82,6 @@ class AsyncLimiter:
             by the best that it has.
         timeout: seconds after which a call fails, whatever the client's own time-outs and retries are. After a failure
             that means that the server is unavailable, calls fail at once for a second; then one of them probes.
-        load_functions: whether the function library ``rl`` may be loaded into the server.
         name: what log lines and the hook call this limiter.
         hook: called with an `Event` after every decision, in the thread or loop of the call.
 
@@ -98,7 +97,6 @@ class AsyncLimiter:
         prefix: Key = "",
         mode: Literal["auto", "module", "functions", "script"] = "auto",
         timeout: float = 1.0,
-        load_functions: bool = True,
         name: str = "redis-rl",
         hook: Callable[[Event], object] | None = None,
     ) -> None:
@@ -109,7 +107,7 @@ class AsyncLimiter:
         self._remembers = False
         self._counter = Counter(name, hook)
         self._logged_as = name
-        self._core = core_of(client, mode, load_functions, asynchronous=IS_ASYNC)
+        self._core = core_of(client, mode, asynchronous=IS_ASYNC)
         self._core.users.add(self)
         self._owned: Any = None
         # For adapters, which share what they do while the server is unavailable.

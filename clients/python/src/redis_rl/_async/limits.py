@@ -36,7 +36,7 @@ class AsyncRlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
         key_prefix: put before every key, with a colon. limits' own storages have another one, so that both can use
             one server.
         client: a client to use in place of one for the uri.
-        mode, timeout, load_functions, name, hook: as in the limiter; the timeout is 0.25 s unless given.
+        mode, timeout, name, hook: as in the limiter; the timeout is 0.25 s unless given.
         options: for the client: ``connection_pool``, ``socket_keepalive``, for a sentinel ``service_name`` and
             ``sentinel_kwargs``, and so on.
     """
@@ -51,7 +51,6 @@ class AsyncRlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
         client: Any = None,
         mode: Literal["auto", "module", "functions", "script"] = "auto",
         timeout: float | str = 0.25,
-        load_functions: bool = True,
         name: str = "limits",
         hook: Any = None,
         **options: Any,
@@ -68,7 +67,6 @@ class AsyncRlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
             prefix=self._prefix,
             mode=mode,
             timeout=float(timeout),
-            load_functions=load_functions,
             name=name,
             hook=hook,
         )

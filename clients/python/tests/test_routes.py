@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import fastapi
 import flask
 import httpx
 import pytest
@@ -14,6 +15,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
+import redis_rl.fastapi as fastapi_adapter
 import redis_rl.flask as flask_adapter
 import redis_rl.starlette as starlette_adapter
 from redis_rl import AsyncLimiter, Limiter, Rule, lease, sliding
@@ -133,27 +135,36 @@ async def test_functions_get_the_request(server: Server, aio: AsyncLimiter, limi
         starlette_adapter.rate_limit(limiter, RULE)  # type: ignore[arg-type]
 
 
-async def test_a_route_with_two_limits_tells_of_both(server: Server, aio: AsyncLimiter, limiter: Limiter) -> None:
+async def test_a_request_with_two_limits_is_told_of_both(server: Server, aio: AsyncLimiter, limiter: Limiter) -> None:
+    """By names that differ, although both are limits of an hour, and which of them denies."""
     options: dict[str, Any] = {"key": lambda request: "me", "timeout": 10}
-    outer, inner = sliding("9/hour", name="outer"), sliding("1/hour", name="inner")
+    outer, inner = sliding("9/hour"), sliding("1/hour")
 
     @starlette_adapter.rate_limit(aio, outer, **options)
     @starlette_adapter.rate_limit(aio, inner, **options)
     async def hello(request: Request) -> PlainTextResponse:
         return PlainTextResponse("hello")
 
-    app = Starlette(routes=[Route("/", hello)])
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://a") as client:
-        for status, left in ((200, 8), (429, 7)):
-            answer = await client.get("/")
-            assert answer.status_code == status
-            told = answer.headers.get_list("RateLimit")
-            assert [each.split(";")[:2] for each in told] == [['"inner"', "r=0"], ['"outer"', f"r={left}"]]
+    of_fastapi = fastapi.FastAPI()
+    limit = fastapi.Depends(fastapi_adapter.RateLimit(aio, inner, **options))
+    of_fastapi.get("/", dependencies=[limit])(lambda: "hello")
+    of_fastapi.add_exception_handler(fastapi_adapter.RateLimitExceeded, fastapi_adapter.problem_response)
+    of_fastapi.add_middleware(fastapi_adapter.RateLimitMiddleware, limiter=aio, rule=outer, **options)
+    answers = []
+    for app in (Starlette(routes=[Route("/", hello)]), of_fastapi):
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://a") as client:
+            answers += [await client.get("/"), await client.get("/")]
+    seen: list[tuple[int, list[str], Any]] = [
+        (each.status_code, each.headers.get_list("RateLimit"), each.json) for each in answers
+    ]
     site = flask.Flask("site")
-    within = flask_adapter.rate_limit(limiter, sliding("1/hour", name="within"), **options)(lambda: "hello")
-    site.get("/")(flask_adapter.rate_limit(limiter, sliding("9/hour", name="around"), **options)(within))
-    for status, left in ((200, 8), (429, 7)):
-        found = site.test_client().get("/")
-        assert found.status_code == status
-        told = found.headers.getlist("RateLimit")
-        assert [each.split(";")[:2] for each in told] == [['"within"', "r=0"], ['"around"', f"r={left}"]]
+    within = flask_adapter.rate_limit(limiter, inner, **options)(lambda: "hello")
+    site.get("/")(flask_adapter.rate_limit(limiter, outer, **options)(within))
+    found = [site.test_client().get("/") for _ in range(2)]
+    seen += [(each.status_code, each.headers.getlist("RateLimit"), each.get_json) for each in found]
+    assert [status for status, _, _ in seen] == [200, 429] * 3
+    for status, told, body in seen:
+        left = sorted(each.split(";t=")[0] for each in ", ".join(told).split(", "))
+        assert left == ['"3600s";r=8' if status == 200 else '"3600s";r=7', '"3600s-2";r=0']
+        if status == 429:
+            assert body()["violated-policies"] == ["3600s-2"]

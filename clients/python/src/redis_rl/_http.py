@@ -6,7 +6,7 @@ Times are rounded up to seconds, so that a client that waits as long as it is to
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,13 +30,17 @@ class Item:
     denied: bool
 
 
-def called_apart(items: Sequence[Item]) -> list[Item]:
+def called_apart(items: Iterable[Item], taken: Collection[str]) -> list[Item]:
     """The policies of one answer, of which those with a name that was there before get a number."""
-    seen: dict[str, int] = {}
+    names = set(taken)
     named = []
     for item in items:
-        seen[item.name] = number = seen.get(item.name, 0) + 1
-        named.append(item if number == 1 else replace(item, name=f"{item.name}-{number}"))
+        name, number = item.name, 1
+        while name in names:
+            number += 1
+            name = f"{item.name}-{number}"
+        names.add(name)
+        named.append(item if number == 1 else replace(item, name=name))
     return named
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, MutableMapping, Sequence
+from typing import Any, cast
 
 from ._rules import Rule
 
@@ -46,9 +46,7 @@ class ClientAddress:
 
     def __call__(self, request: Any) -> str | None:
         """The identity of a framework's request, of an ASGI scope or a WSGI environ; None if it has none."""
-        found = (
-            getattr(request, "META", None) or getattr(request, "scope", None) or getattr(request, "environ", request)
-        )
+        found = fields_of(request)
         if "headers" not in found and "client" not in found:
             return self.of(found.get("REMOTE_ADDR"), [found.get("HTTP_X_FORWARDED_FOR", "")])
         lines = [value for name, value in found.get("headers", ()) if name.lower() == b"x-forwarded-for"]
@@ -94,6 +92,12 @@ def _read(text: str) -> Address | None:
     except ValueError:
         return None
     return getattr(address, "ipv4_mapped", None) or address
+
+
+def fields_of(request: Any) -> MutableMapping[str, Any]:
+    """An ASGI scope, a WSGI environ, or that of a framework's request."""
+    found = getattr(request, "META", None) or getattr(request, "scope", None) or getattr(request, "environ", request)
+    return cast("MutableMapping[str, Any]", found)
 
 
 def _escaped(text: str, characters: str) -> str:

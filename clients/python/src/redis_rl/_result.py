@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter, itemgetter
 from typing import Any, Literal, Self
@@ -141,7 +141,7 @@ class Decision(State):
     the server ``"local"``, this process' own memory, or ``"open"``, nobody: the request was let through. What the
     server has not decided it has not counted either."""
 
-    def items(self) -> list[Item]:
+    def items(self, taken: Collection[str] = ()) -> list[Item]:
         """The policies with their state, for headers. A window whose state was not asked for has none."""
         raise NotImplementedError
 
@@ -159,13 +159,20 @@ class Decision(State):
         Returns:
             The fields; none where nobody decided.
         """
-        if self.source == "open":
-            return {}
-        return http_headers(self.items(), allowed=self.allowed, retry_after_ms=self.retry_after_ms)
+        return self.told()[0]
 
     def problem(self) -> dict[str, Any] | None:
         """The problem document of a denial, for a body of type application/problem+json; None if it was allowed."""
-        return None if self.allowed else http_problem(self.violated)
+        return self.told()[1]
+
+    def told(self, taken: Collection[str] = ()) -> tuple[dict[str, str], dict[str, Any] | None, list[str]]:
+        """For adapters: the fields, the problem document, and the names of the policies, of which none is taken."""
+        items = self.items(taken)
+        fields = {}
+        if self.source != "open":
+            fields = http_headers(items, allowed=self.allowed, retry_after_ms=self.retry_after_ms)
+        problem = None if self.allowed else http_problem([item.name for item in items if item.denied])
+        return fields, problem, [item.name for item in items]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +193,8 @@ class Result(Decision):
         """Who holds the lease, if the rule is one."""
         return self.rule.holder if isinstance(self.rule, Lease) else None
 
-    def items(self) -> list[Item]:
-        return called_apart(list(self._items()))
+    def items(self, taken: Collection[str] = ()) -> list[Item]:
+        return called_apart(self._items(), taken)
 
     def _items(self) -> Iterator[Item]:
         policies = self.rule.policies()
@@ -250,15 +257,14 @@ class AllResult(Decision):
     each: tuple[Result, ...] = field(kw_only=True)
     """One result a rule, in the order of the call; of several windows, the binding one."""
 
-    def items(self) -> list[Item]:
-        return called_apart(
-            # A rule that is forced never denies.
-            [
-                replace(item, denied=item.denied and not getattr(result.rule, "force", False))
-                for result in self.each
-                for item in result.items()
-            ]
-        )
+    def items(self, taken: Collection[str] = ()) -> list[Item]:
+        # A rule that is forced never denies.
+        items = [
+            replace(item, denied=item.denied and not getattr(result.rule, "force", False))
+            for result in self.each
+            for item in result.items()
+        ]
+        return called_apart(items, taken)
 
     def later(self, ms: int) -> AllResult:
         # Not super() alone: slots make another class of this one.

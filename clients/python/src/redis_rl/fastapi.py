@@ -32,9 +32,10 @@ class RateLimitExceeded(HTTPException):
     With `problem_response` as its handler the problem document is the whole body.
     """
 
-    def __init__(self, result: Result | AllResult) -> None:
-        super().__init__(429, detail=result.problem(), headers=result.headers())
+    def __init__(self, result: Result | AllResult, problem: dict[str, Any], headers: dict[str, str]) -> None:
+        super().__init__(429, detail=problem, headers=headers)
         self.result = result
+        self.problem = problem
 
 
 async def problem_response(request: Request, error: Exception) -> Response:
@@ -46,7 +47,7 @@ async def problem_response(request: Request, error: Exception) -> Response:
     """
     if not isinstance(error, RateLimitExceeded):
         raise error
-    return problem_answer(error.result.problem() or {}, error.result.headers())
+    return problem_answer(error.problem, error.headers or {})
 
 
 class RateLimit:
@@ -91,7 +92,7 @@ class RateLimit:
         if answer.problem is not None:
             if result is None:
                 raise _refused(scope, HTTPException(answer.problem["status"], answer.problem["title"]))
-            raise _refused(scope, RateLimitExceeded(result))
+            raise _refused(scope, RateLimitExceeded(result, answer.problem, answer.headers))
         added = scope.get(_HEADERS)
         if added is not None:
             added += fields(answer.headers)

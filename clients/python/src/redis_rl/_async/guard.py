@@ -18,7 +18,7 @@ from .._guard import (
     requested,
     undecided,
 )
-from .._identity import key_for
+from .._identity import fields_of, key_for
 from .._protocol import Unavailable
 from .._rates import units
 from .._result import AllResult, Result
@@ -99,17 +99,24 @@ class AsyncGuard:
                 key = key_for(rule, identity, prefix=self.prefix, operation=None if rule.name else operation)
                 limited.append((key, rule.held_by() if isinstance(rule, Lease) else rule))
             elif self._refuses:
-                return AsyncAnswer(self, problem={"title": NO_IDENTITY, "status": 403})
+                return AsyncAnswer(problem={"title": NO_IDENTITY, "status": 403})
         if not limited:
-            return AsyncAnswer(self)
+            return AsyncAnswer()
         asked_at = time.monotonic()
         result = await self.decide(limited)
         if result is None:
-            return AsyncAnswer(self, problem={"title": UNAVAILABLE, "status": 503})
-        if not result:
-            return AsyncAnswer(self, result, result.problem())
-        leases = [(key, rule) for key, rule in limited if isinstance(rule, Lease)]
-        return AsyncAnswer(self, result, leases=leases, asked_at=asked_at)
+            return AsyncAnswer(problem={"title": UNAVAILABLE, "status": 503})
+        kept = []
+        for key, rule in limited if result and result.source == "server" else ():
+            if isinstance(rule, Lease):
+                lease = self.limiter.hold(key, rule)
+                lease.keep(asked_at + rule.ms / 1000)
+                kept.append(lease)
+        # Of several limits that the request passes, one response tells.
+        taken: set[str] = fields_of(request).setdefault("redis_rl.policies", set())
+        headers, problem, names = result.told(taken)
+        taken.update(names)
+        return AsyncAnswer(result, problem, headers, kept)
 
     async def decide(self, limited: Limited) -> Result | AllResult | None:
         """The answer; None if the server is unavailable and requests are refused meanwhile."""
@@ -142,22 +149,17 @@ class AsyncAnswer:
 
     def __init__(
         self,
-        guard: AsyncGuard,
         result: Result | AllResult | None = None,
         problem: dict[str, Any] | None = None,
-        leases: Sequence[tuple[str | bytes, Lease]] = (),
-        asked_at: float = 0.0,
+        headers: dict[str, str] | None = None,
+        kept: Sequence[AsyncHeldLease] = (),
     ) -> None:
         self.result = result
         """The limiter's answer; None for a request that is not limited, or that nobody has decided."""
         self.problem = problem
         """The body of the response to a request that is refused; ``status`` is its status."""
-        self.headers = {} if result is None else result.headers()
-        self._kept: list[AsyncHeldLease] = []
-        for key, rule in leases if result is not None and result.source == "server" else ():
-            lease = guard.limiter.hold(key, rule)
-            lease.keep(asked_at + rule.ms / 1000)
-            self._kept.append(lease)
+        self.headers = headers or {}
+        self._kept = kept
 
     @property
     def holds(self) -> bool:
@@ -166,6 +168,6 @@ class AsyncAnswer:
 
     async def end(self) -> None:
         """The response has been sent. Calling it again does nothing."""
-        kept, self._kept = self._kept, []
+        kept, self._kept = self._kept, ()
         for lease in kept:
             await lease.end()

@@ -62,7 +62,7 @@ impl Headers {
 
 /// The methods of the two kinds of decision.
 macro_rules! described {
-    ($decision:ident) => {
+    ($decision:ident, $denies:expr) => {
         impl $decision {
             /// The values of `RateLimit-Policy`, `RateLimit` and, if the request is denied and will fit one day,
             /// `Retry-After`. Of policies with one name, the later ones get a number behind it: `60s`, `60s-2`.
@@ -70,9 +70,11 @@ macro_rules! described {
                 headers(&self.policies(), self.allowed, self.retry_after)
             }
 
-            /// The names of the policies that the request did not fit into.
+            /// The names of the policies that the request did not fit into. In
+            /// [`Limiter::all`](crate::Limiter::all) a forced rule denies nothing.
             pub fn violated_policies(&self) -> Vec<String> {
-                violated(self.policies())
+                let denies: fn(&Policy<'_>) -> bool = $denies;
+                violated(self.policies().into_iter().filter(denies).collect())
             }
 
             /// The body of a denial, `application/problem+json` of type `quota-exceeded`. `None` if the request was allowed.
@@ -83,8 +85,8 @@ macro_rules! described {
     };
 }
 
-described!(Decision);
-described!(AllDecision);
+described!(Decision, |_| true);
+described!(AllDecision, |policy| !policy.is_forced);
 
 impl Decision {
     fn policies(&self) -> Vec<Policy<'_>> {
@@ -117,6 +119,7 @@ pub(crate) struct Policy<'a> {
     /// not bound to a time.
     pub window: Option<u64>,
     unit: Option<&'a str>,
+    is_forced: bool,
     /// Not known of the windows that were not asked for.
     pub state: Option<&'a State>,
 }
@@ -138,40 +141,34 @@ pub(crate) fn policies<'a>(rules: impl IntoIterator<Item = (&'a Rule, &'a [State
 }
 
 fn policies_of<'a>(rule: &'a Rule, states: &'a [State], all: &mut Vec<Policy<'a>>) {
-    let (name, unit) = (rule.common().name.as_deref(), rule.common().unit.as_deref());
+    let (common, is_forced) = (rule.common(), rule.is_forced());
     let by_window = |millis| format!("{}s", seconds(millis));
-    let named = |millis| name.map_or_else(|| by_window(millis), str::to_owned);
-    let state = states.first();
-    let policy = match rule {
+    let named = |millis| common.name.as_deref().map_or_else(|| by_window(millis), str::to_owned);
+    let unit = common.unit.as_deref().or(matches!(rule, Rule::Lease(_)).then_some("concurrent-requests"));
+    let mut add = |name, quota, window, state| all.push(Policy { name, quota, window, unit, is_forced, state });
+    match rule {
         Rule::Throttle(rule) => {
-            let (millis, quota) = (rule.fill_millis(), rule.burst.saturating_add(1));
-            Policy { name: named(millis), quota, window: Some(millis), unit, state }
+            let millis = rule.fill_millis();
+            add(named(millis), rule.burst.saturating_add(1), Some(millis), states.first());
         }
         #[cfg(feature = "calendar")]
         Rule::Calendar(rule) => {
-            let name = name.unwrap_or_else(|| rule.periods.unit.name()).to_owned();
-            Policy { name, quota: rule.limit, window: None, unit, state }
+            let name = common.name.as_deref().unwrap_or_else(|| rule.periods.unit.name());
+            add(name.to_owned(), rule.limit, None, states.first());
         }
-        Rule::Lease(rule) => {
-            let unit = unit.or(Some("concurrent-requests"));
-            Policy { name: named(rule.millis), quota: rule.limit, window: None, unit, state }
-        }
+        Rule::Lease(rule) => add(named(rule.millis), rule.limit, None, states.first()),
         Rule::Sliding(_) | Rule::Fixed(_) => {
             let windows = rule.windows();
-            all.extend(windows.iter().map(|window| Policy {
-                name: match name {
+            for window in windows {
+                let name = match &common.name {
                     Some(name) if windows.len() > 1 => format!("{name}-{}", by_window(window.millis)),
                     _ => named(window.millis),
-                },
-                quota: window.limit,
-                window: Some(window.millis),
-                unit,
-                state: states.iter().find(|state| state.window == window.length()),
-            }));
-            return;
+                };
+                let state = states.iter().find(|state| state.window == window.length());
+                add(name, window.limit, Some(window.millis), state);
+            }
         }
-    };
-    all.push(policy);
+    }
 }
 
 /// The fields for these policies. `retry_after`: `None` if it never fits.

@@ -2,7 +2,7 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use tokio::runtime::Handle;
@@ -23,18 +23,26 @@ impl Limiter {
     /// # Errors
     /// As [`Error`] says. After [`Error::ReplyLost`] the lease may be held, and ends by itself.
     pub async fn acquire(&self, key: impl AsRef<[u8]>, rule: &Lease) -> Result<Attempt<Held>, Error> {
-        let (key, rule, sent) = (key.as_ref(), rule.clone().with_holder(), Instant::now());
+        self.acquire_while(Weak::new(), key.as_ref(), rule.clone().with_holder()).await
+    }
+
+    /// Where the caller leaves, the lease is given back unless it is `wanted` still: a later call by the same holder renews it,
+    /// or has it.
+    async fn acquire_while(&self, wanted: Weak<()>, key: &[u8], rule: Lease) -> Result<Attempt<Held>, Error> {
+        let sent = Instant::now();
         let ask = Arc::new(self.ask([(key, (&rule).into())], false, Use::Hit)?);
         let (its_key, its_rule) = (key.to_vec(), rule.clone());
         let leave = Leave::new(rule.length(), move |limiter, _| async move {
-            give_back(&limiter, &its_key, &its_rule).await;
+            if wanted.strong_count() == 0 {
+                give_back(&limiter, &its_key, &its_rule).await;
+            }
         });
         let decision = self.decide(&ask, Some(leave)).await?.one()?;
         if !decision.allowed {
             return Ok(Attempt::Denied(decision));
         }
         let hold = Hold::new(self.clone(), ask, sent, rule.length());
-        Ok(Attempt::Granted(Held { hold, rule, decision, armed: true, renewals: None }))
+        Ok(Attempt::Granted(Held { hold, rule, decision, armed: true, renewals: None, wanted: None }))
     }
 
     /// A lease for a block of work: waits up to `timeout` for a place, and renews the lease for as long as the [`Held`]
@@ -45,11 +53,14 @@ impl Limiter {
     /// As [`acquire`](Self::acquire); those of a server that is unavailable when the time is over.
     pub async fn hold(&self, key: impl AsRef<[u8]>, rule: &Lease, timeout: Duration) -> Result<Attempt<Held>, Error> {
         let (key, rule) = (key.as_ref(), &rule.clone().with_holder());
-        let acquire = |limiter: Self, _| async move { limiter.acquire(key, rule).await };
+        let wanted = Arc::new(());
+        let still = &Arc::downgrade(&wanted);
+        let acquire = |limiter: Self, _| async move { limiter.acquire_while(still.clone(), key, rule.clone()).await };
         let mut attempt = self.until_let_in(key, true, timeout, acquire).await;
         if let Ok(Attempt::Granted(held)) = &mut attempt {
             // Renewals have the deadline of this limiter.
             held.hold.limiter = self.clone();
+            held.wanted = Some(wanted);
             held.keep_alive();
         }
         attempt
@@ -100,6 +111,8 @@ pub struct Held {
     /// Whether it is to be given back when dropped.
     armed: bool,
     renewals: Option<Renewals>,
+    /// As long as it lives, a late reply to an earlier call by the same holder does not give the lease back.
+    wanted: Option<Arc<()>>,
 }
 
 impl Held {
@@ -109,7 +122,8 @@ impl Held {
         let crate::Rule::Lease(rule) = decision.rule() else { return None };
         let ask = limiter.ask([(key, decision.rule().clone())], false, Use::Hit).ok()?;
         let hold = Hold::new(limiter.clone(), Arc::new(ask), sent, rule.length());
-        let mut held = Self { hold, rule: rule.clone(), decision: decision.clone(), armed: true, renewals: None };
+        let (rule, decision) = (rule.clone(), decision.clone());
+        let mut held = Self { hold, rule, decision, armed: true, renewals: None, wanted: None };
         held.keep_alive();
         Some(held)
     }

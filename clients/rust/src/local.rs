@@ -54,15 +54,14 @@ impl Local {
                     (_, window) => window.unwrap_or_default(),
                 };
                 let cost = rule.cost();
-                // A cost that fits into the whole limit fits into each process' part.
-                let part = (policy.quota / self.processes).max(cost).max(1).min(policy.quota);
+                let part = (policy.quota / self.processes).max(1).min(policy.quota);
                 let place = self.hashers.each_ref().map(|hasher| hasher.hash_one((key, policy.window)));
                 let ends = now + Duration::from_millis(length);
                 let (ends, used) = counters.get(&place).copied().filter(|(ends, _)| *ends > now).unwrap_or((ends, 0));
-                let used = used.saturating_add(cost);
-                counted.push((place, (ends, used)));
-                if used > part && !rule.is_forced() {
-                    let wait = (cost <= policy.quota).then(|| ends.duration_since(now));
+                counted.push((place, (ends, used.saturating_add(cost))));
+                // A check counts nothing, and needs a unit that is free.
+                if used.saturating_add(cost.max(1)) > part && !rule.is_forced() {
+                    let wait = (cost <= part).then(|| ends.duration_since(now));
                     no_room.retry_after = no_room.retry_after.zip(wait).map(|(one, other)| one.max(other));
                     no_room.violated.push(policy.name);
                 }
@@ -103,9 +102,10 @@ mod tests {
             let local = Local::new(processes);
             assert_eq!(allowed(&local, &one(Rule::sliding("100/hour").unwrap()), 200), expected);
         }
-        // A cost that fits into the whole fits into each process' part.
+        // A cost has to fit into the part of the process.
         let costs = one(Rule::sliding("200/hour").unwrap().cost(50));
-        assert_eq!(allowed(&Local::new(100), &costs, 5), 1);
+        assert_eq!(allowed(&Local::new(4), &costs, 5), 1);
+        assert_eq!(Local::new(5).decide(&costs).unwrap_err().retry_after, None);
     }
 
     #[tokio::test(start_paused = true)]
@@ -121,6 +121,11 @@ mod tests {
             assert_eq!(Local::new(1).decide(&one(never)).unwrap_err().retry_after, None);
         }
         assert_eq!(allowed(&Local::new(1), &one(Rule::sliding("1/hour").unwrap().force()), 3), 3);
+        // A check counts nothing, and passes as long as a unit is free.
+        let (local, check) = (Local::new(1), one(Rule::sliding("1/hour").unwrap().cost(0)));
+        assert_eq!(allowed(&local, &check, 3), 3);
+        assert_eq!(allowed(&local, &one(Rule::sliding("1/hour").unwrap()), 3), 1);
+        assert_eq!(allowed(&local, &check, 3), 0);
         let lease = Rule::lease(1, DAY).unwrap().holder("h");
         assert_eq!(allowed(&Local::new(1), &one(lease), 3), 3);
     }

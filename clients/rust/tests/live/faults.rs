@@ -195,6 +195,29 @@ async fn a_lease_ends_by_the_clock_of_its_holder() {
     .await;
 }
 
+/// The reply to an earlier call by the same holder, which comes when the lease is held, does not give it back.
+#[tokio::test]
+async fn a_late_reply_gives_no_lease_back_that_is_held() {
+    let server = Server::start(Has::Module).await;
+    let limiter = Limiter::with_options(client(server.port), Options::default().mode(Mode::Module));
+    until("it is connected", || async { limiter.hit("k", rule()).await.is_ok() }).await;
+    let lease = Rule::lease(1, Duration::from_secs(600)).unwrap();
+    server.hang();
+    let waiting = {
+        let limiter = limiter.clone();
+        tokio::spawn(async move { limiter.hold("busy", &lease, Duration::from_secs(60)).await })
+    };
+    // The first call is given up, and the second connects.
+    until("it asks again", || async { limiter.connections() == 2 }).await;
+    server.resume();
+    let held = waiting.await.unwrap().unwrap().granted().unwrap();
+    for _ in 0..50 {
+        assert_eq!(server.run::<u64>("ZCARD busy").await, 1);
+    }
+    assert_eq!(server.calls("rl.release").await, 0);
+    assert!(held.release().await);
+}
+
 #[tokio::test]
 async fn waiting_for_quota_and_for_a_place() {
     let server = Server::start(Has::Module).await;

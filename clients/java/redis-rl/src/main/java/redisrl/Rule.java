@@ -206,8 +206,11 @@ public abstract sealed class Rule {
     }
   }
 
-  /** What sliding and fixed rules have in common. */
-  private abstract static sealed class Windowed extends Rule {
+  /**
+   * What sliding and fixed rules have in common. It is public for expressions that have it as their
+   * type: {@code isExact ? Rule.sliding("5/s") : Rule.fixed("5/s")}.
+   */
+  public abstract static sealed class Windowed extends Rule {
     final List<Window> windows;
     final boolean force;
     final @Nullable Hold hold;

@@ -1,0 +1,50 @@
+package redisrl.spring;
+
+import java.util.List;
+import java.util.Map;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+import redisrl.Decision;
+import redisrl.UnavailableException;
+
+/** What a decision means for the response. */
+record Answer(int status, Map<String, String> headers, String body) {
+  static final String CONTENT_TYPE = "application/problem+json";
+
+  private static final int PASSES = 200;
+
+  /** Of a request without a limit. */
+  static final Answer UNLIMITED = new Answer(PASSES, Map.of(), "");
+
+  private static final Logger LOG = LoggerFactory.getLogger(Answer.class);
+
+  static Answer of(Decision decision) {
+    Decision.Problem problem = decision.problem();
+    return new Answer(
+        problem == null ? PASSES : problem.status(),
+        decision.headers(),
+        problem == null ? "" : problem.json());
+  }
+
+  /** For a request that nobody has decided on. The client is told no more than the status. */
+  static Answer of(Throwable error) {
+    if (error instanceof NoIdentityException) {
+      return problem("The request has nothing to count it by", 403);
+    }
+    if (error instanceof UnavailableException) {
+      return problem("The rate limiter is not available", 503);
+    }
+    LOG.debug("the request could not be limited", error);
+    return problem("The request could not be limited", 500);
+  }
+
+  private static Answer problem(String title, int status) {
+    return new Answer(
+        status, Map.of(), new Decision.Problem("about:blank", title, status, List.of()).json());
+  }
+
+  /** Whether the request goes on. */
+  boolean passes() {
+    return status == PASSES;
+  }
+}

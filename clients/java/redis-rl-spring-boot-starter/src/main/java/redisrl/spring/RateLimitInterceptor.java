@@ -1,0 +1,87 @@
+package redisrl.spring;
+
+import jakarta.servlet.DispatcherType;
+import jakarta.servlet.http.HttpServletRequest;
+import jakarta.servlet.http.HttpServletResponse;
+import java.io.IOException;
+import java.lang.reflect.Method;
+import java.util.Arrays;
+import java.util.Map;
+import java.util.Optional;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.stream.Collectors;
+import org.jspecify.annotations.Nullable;
+import org.springframework.core.annotation.AnnotatedElementUtils;
+import org.springframework.web.bind.annotation.RequestMapping;
+import org.springframework.web.method.HandlerMethod;
+import org.springframework.web.servlet.HandlerInterceptor;
+import org.springframework.web.servlet.HandlerMapping;
+
+/** Limits the methods of controllers that have {@link RateLimit}. */
+final class RateLimitInterceptor implements HandlerInterceptor {
+  private record Declared(Settings.OnRoute limit, String methods) {}
+
+  private final ServletAdmission admission;
+  private final Settings settings;
+  private final Map<Method, Optional<Declared>> known = new ConcurrentHashMap<>();
+
+  RateLimitInterceptor(ServletAdmission admission, Settings settings) {
+    this.admission = admission;
+    this.settings = settings;
+  }
+
+  /** The limit of a method. One that is wrong stops the start. */
+  Optional<Declared> limitOf(HandlerMethod handler) {
+    return known.computeIfAbsent(
+        handler.getMethod(),
+        method -> Optional.ofNullable(found(handler)).map(limit -> declared(handler, limit)));
+  }
+
+  private Declared declared(HandlerMethod handler, RateLimit limit) {
+    return new Declared(
+        settings.onRoute(
+            "@RateLimit of " + handler, limit.value(), limit.key(), limit.cost(), limit.name()),
+        methodsOf(handler.getMethod()));
+  }
+
+  static @Nullable RateLimit found(HandlerMethod handler) {
+    RateLimit own =
+        AnnotatedElementUtils.findMergedAnnotation(handler.getMethod(), RateLimit.class);
+    return own != null
+        ? own
+        : AnnotatedElementUtils.findMergedAnnotation(handler.getBeanType(), RateLimit.class);
+  }
+
+  /** GET and POST of one path are two routes. */
+  private static String methodsOf(Method method) {
+    RequestMapping mapping =
+        AnnotatedElementUtils.findMergedAnnotation(method, RequestMapping.class);
+    return mapping == null
+        ? ""
+        : Arrays.stream(mapping.method())
+            .map(Enum::name)
+            .sorted()
+            .map(name -> name + " ")
+            .collect(Collectors.joining());
+  }
+
+  @Override
+  public boolean preHandle(HttpServletRequest request, HttpServletResponse response, Object handler)
+      throws IOException {
+    // A request whose handler works elsewhere comes here again when that is done.
+    if (!(handler instanceof HandlerMethod method)
+        || request.getDispatcherType() == DispatcherType.ASYNC) {
+      return true;
+    }
+    Declared declared = limitOf(method).orElse(null);
+    if (declared == null) {
+      return true;
+    }
+    String route =
+        declared.methods()
+            + request.getContextPath()
+            + request.getAttribute(HandlerMapping.BEST_MATCHING_PATTERN_ATTRIBUTE);
+    return admission.admits(
+        response, () -> declared.limit().of(new ServletAdmission.Seen(request), route));
+  }
+}

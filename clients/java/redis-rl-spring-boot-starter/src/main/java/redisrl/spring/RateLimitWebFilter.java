@@ -1,0 +1,126 @@
+package redisrl.spring;
+
+import java.net.InetSocketAddress;
+import java.nio.charset.StandardCharsets;
+import java.security.Principal;
+import java.util.ArrayList;
+import java.util.List;
+import org.jspecify.annotations.Nullable;
+import org.springframework.core.Ordered;
+import org.springframework.http.HttpStatusCode;
+import org.springframework.http.server.PathContainer;
+import org.springframework.http.server.reactive.ServerHttpResponse;
+import org.springframework.web.cors.reactive.CorsUtils;
+import org.springframework.web.server.ServerWebExchange;
+import org.springframework.web.server.WebFilter;
+import org.springframework.web.server.WebFilterChain;
+import reactor.core.publisher.Mono;
+import reactor.core.scheduler.Schedulers;
+import redisrl.Guard;
+
+/** Limits the requests of WebFlux. Preflight requests of CORS are not counted. */
+final class RateLimitWebFilter implements WebFilter, Ordered {
+  /** A request as limits see it. */
+  record Seen(ServerWebExchange of, @Nullable String principal) implements Settings.Request {
+    @Override
+    public String method() {
+      return of.getRequest().getMethod().name();
+    }
+
+    @Override
+    public PathContainer path() {
+      return of.getRequest().getPath().pathWithinApplication();
+    }
+
+    @Override
+    public @Nullable String peer() {
+      InetSocketAddress peer = of.getRequest().getRemoteAddress();
+      return peer == null || peer.getAddress() == null ? null : peer.getAddress().getHostAddress();
+    }
+
+    @Override
+    public @Nullable String header(String name) {
+      return of.getRequest().getHeaders().getFirst(name);
+    }
+
+    /** By the one way to whole lines that Spring 6 and 7 share. */
+    @Override
+    public List<String> forwarded() {
+      List<String> lines = new ArrayList<>();
+      of.getRequest()
+          .getHeaders()
+          .forEach(
+              (name, values) -> {
+                if (name.equalsIgnoreCase(FORWARDED)) {
+                  lines.addAll(values);
+                }
+              });
+      return lines;
+    }
+  }
+
+  private final Guard guard;
+  private final RequestLimits<ServerWebExchange> limits;
+  private final @Nullable Settings settings;
+  private final int order;
+
+  /** With the limits of the settings, or with others. */
+  RateLimitWebFilter(
+      Guard guard, @Nullable RequestLimits<ServerWebExchange> limits, Settings settings) {
+    this.guard = guard;
+    this.limits = limits == null ? exchange -> settings.of(new Seen(exchange, null)) : limits;
+    this.settings = limits == null && settings.hasPrincipals() ? settings : null;
+    this.order =
+        this.settings == null ? RateLimitFilter.BEFORE_SECURITY : RateLimitFilter.AFTER_SECURITY;
+  }
+
+  @Override
+  public int getOrder() {
+    return order;
+  }
+
+  @Override
+  public Mono<Void> filter(ServerWebExchange exchange, WebFilterChain chain) {
+    if (CorsUtils.isPreFlightRequest(exchange.getRequest())) {
+      return chain.filter(exchange);
+    }
+    return asked(exchange)
+        .flatMap(asked -> decided(asked))
+        .onErrorResume(error -> Mono.just(Answer.of(error)))
+        .flatMap(
+            answer -> {
+              ServerHttpResponse response = exchange.getResponse();
+              answer.headers().forEach(response.getHeaders()::set);
+              return answer.passes() ? chain.filter(exchange) : written(response, answer);
+            });
+  }
+
+  private Mono<List<Guard.Limit>> asked(ServerWebExchange exchange) {
+    Settings byPrincipal = settings;
+    if (byPrincipal == null) {
+      return Mono.fromCallable(() -> limits.of(exchange));
+    }
+    return exchange
+        .getPrincipal()
+        .map(Principal::getName)
+        .defaultIfEmpty("")
+        .map(name -> byPrincipal.of(new Seen(exchange, name)));
+  }
+
+  private Mono<Answer> decided(List<Guard.Limit> asked) {
+    if (asked.isEmpty()) {
+      return Mono.just(Answer.UNLIMITED);
+    }
+    // What follows is the application's, and does not belong into the thread of the connection.
+    return Mono.fromFuture(() -> guard.decideAsync(asked))
+        .publishOn(Schedulers.parallel())
+        .map(Answer::of);
+  }
+
+  private static Mono<Void> written(ServerHttpResponse response, Answer answer) {
+    response.setStatusCode(HttpStatusCode.valueOf(answer.status()));
+    response.getHeaders().set("Content-Type", Answer.CONTENT_TYPE);
+    byte[] body = answer.body().getBytes(StandardCharsets.UTF_8);
+    return response.writeWith(Mono.fromCallable(() -> response.bufferFactory().wrap(body)));
+  }
+}

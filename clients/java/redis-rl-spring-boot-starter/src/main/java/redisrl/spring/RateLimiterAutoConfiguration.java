@@ -1,0 +1,182 @@
+package redisrl.spring;
+
+import io.micrometer.core.instrument.MeterRegistry;
+import jakarta.servlet.http.HttpServletRequest;
+import java.util.List;
+import java.util.Locale;
+import org.springframework.beans.factory.ObjectProvider;
+import org.springframework.beans.factory.SmartInitializingSingleton;
+import org.springframework.boot.autoconfigure.AutoConfiguration;
+import org.springframework.boot.autoconfigure.condition.ConditionalOnClass;
+import org.springframework.boot.autoconfigure.condition.ConditionalOnMissingBean;
+import org.springframework.boot.autoconfigure.condition.ConditionalOnWebApplication;
+import org.springframework.boot.context.properties.EnableConfigurationProperties;
+import org.springframework.cloud.gateway.filter.ratelimit.RateLimiter;
+import org.springframework.context.annotation.Bean;
+import org.springframework.context.annotation.Configuration;
+import org.springframework.context.annotation.Primary;
+import org.springframework.core.env.Environment;
+import org.springframework.web.reactive.DispatcherHandler;
+import org.springframework.web.server.ServerWebExchange;
+import org.springframework.web.servlet.config.annotation.InterceptorRegistry;
+import org.springframework.web.servlet.config.annotation.WebMvcConfigurer;
+import org.springframework.web.servlet.mvc.method.annotation.RequestMappingHandlerMapping;
+import redisrl.Guard;
+import redisrl.Guard.WhenUnavailable;
+import redisrl.Limiter;
+import redisrl.Mode;
+import redisrl.Transport;
+
+/** The limiter, and what limits requests by it in the application's framework. */
+@AutoConfiguration(beforeName = "org.springframework.cloud.gateway.config.GatewayAutoConfiguration")
+@EnableConfigurationProperties(RateLimiterProperties.class)
+public class RateLimiterAutoConfiguration {
+  @Bean(destroyMethod = "close")
+  @ConditionalOnMissingBean
+  Transport rateLimiterTransport(RateLimiterProperties given, Environment environment) {
+    return Connection.of(given.url(), environment);
+  }
+
+  @Bean
+  Settings rateLimiterSettings(RateLimiterProperties given) {
+    return new Settings(given);
+  }
+
+  @Bean(destroyMethod = "close")
+  @ConditionalOnMissingBean
+  Limiter limiter(
+      Transport transport,
+      RateLimiterProperties given,
+      Settings checked,
+      ObjectProvider<LimiterListener> listeners) {
+    List<LimiterListener> told = listeners.orderedStream().toList();
+    Mode mode = one(Mode.values(), given.mode(), "mode", "auto, module, functions or script");
+    return Limiter.builder(transport)
+        .prefix(given.prefix())
+        .name(given.name())
+        .mode(mode)
+        .listener(event -> told.forEach(listener -> listener.accept(event)))
+        .build();
+  }
+
+  @Bean
+  @ConditionalOnMissingBean
+  Guard rateLimiterGuard(Limiter limiter, RateLimiterProperties given) {
+    WhenUnavailable policy =
+        one(
+            WhenUnavailable.values(),
+            given.whenUnavailable(),
+            "when-unavailable",
+            "open, closed or local");
+    Guard.Builder guard = Guard.on(limiter).whenUnavailable(policy);
+    Settings.checked("timeout", given.timeout(), () -> guard.timeout(given.timeout()));
+    Settings.checked("processes", given.processes(), () -> guard.processes(given.processes()));
+    return guard.build();
+  }
+
+  private static <E extends Enum<E>> E one(
+      E[] values, String text, String property, String accepted) {
+    for (E value : values) {
+      if (value.name().toLowerCase(Locale.ROOT).equals(text)) {
+        return value;
+      }
+    }
+    throw Settings.wrong(property, text, "It must be " + accepted + ".");
+  }
+
+  @Configuration(proxyBeanMethods = false)
+  @ConditionalOnClass(MeterRegistry.class)
+  static class Micrometer {
+    @Bean
+    LimiterListener rateLimiterCounters(ObjectProvider<MeterRegistry> registry) {
+      return new Counters(registry);
+    }
+  }
+
+  @Configuration(proxyBeanMethods = false)
+  @ConditionalOnClass(WebMvcConfigurer.class)
+  @ConditionalOnWebApplication(type = ConditionalOnWebApplication.Type.SERVLET)
+  static class Mvc {
+    @Bean
+    ServletAdmission rateLimiterAdmission(Guard guard) {
+      return new ServletAdmission(guard);
+    }
+
+    @Bean
+    RateLimitFilter rateLimitFilter(
+        ServletAdmission admission,
+        Settings settings,
+        ObjectProvider<RequestLimits<HttpServletRequest>> limits) {
+      RequestLimits<HttpServletRequest> others = limits.getIfUnique();
+      boolean isFirst = others != null || !settings.hasPrincipals();
+      return new RateLimitFilter(
+          admission,
+          others != null ? others : request -> settings.of(new ServletAdmission.Seen(request)),
+          isFirst ? RateLimitFilter.BEFORE_SECURITY : RateLimitFilter.AFTER_SECURITY);
+    }
+
+    @Bean
+    WebMvcConfigurer rateLimitInterceptor(RateLimitInterceptor interceptor) {
+      return new WebMvcConfigurer() {
+        @Override
+        public void addInterceptors(InterceptorRegistry registry) {
+          registry.addInterceptor(interceptor);
+        }
+      };
+    }
+
+    @Bean
+    RateLimitInterceptor rateLimitOfMethods(ServletAdmission admission, Settings settings) {
+      return new RateLimitInterceptor(admission, settings);
+    }
+
+    /** A rate that is wrong stops the start. */
+    @Bean
+    SmartInitializingSingleton rateLimitsAreChecked(
+        RateLimitInterceptor interceptor, List<RequestMappingHandlerMapping> mappings) {
+      return () ->
+          mappings.forEach(
+              mapping -> mapping.getHandlerMethods().values().forEach(interceptor::limitOf));
+    }
+  }
+
+  @Configuration(proxyBeanMethods = false)
+  @ConditionalOnClass(DispatcherHandler.class)
+  @ConditionalOnWebApplication(type = ConditionalOnWebApplication.Type.REACTIVE)
+  static class WebFlux {
+    @Bean
+    RateLimitWebFilter rateLimitWebFilter(
+        Guard guard, Settings settings, ObjectProvider<RequestLimits<ServerWebExchange>> limits) {
+      return new RateLimitWebFilter(guard, limits.getIfUnique(), settings);
+    }
+
+    /** WebFlux has no interceptors: a limit that does nothing must not be taken for one. */
+    @Bean
+    SmartInitializingSingleton rateLimitsAreRefused(
+        List<org.springframework.web.reactive.result.method.annotation.RequestMappingHandlerMapping>
+            mappings) {
+      return () ->
+          mappings.stream()
+              .flatMap(mapping -> mapping.getHandlerMethods().values().stream())
+              .filter(method -> RateLimitInterceptor.found(method) != null)
+              .forEach(
+                  method -> {
+                    throw new IllegalStateException(
+                        "@RateLimit of "
+                            + method
+                            + ": it is for Spring MVC; with WebFlux use rate-limiter.limits");
+                  });
+    }
+  }
+
+  @Configuration(proxyBeanMethods = false)
+  @ConditionalOnClass(RateLimiter.class)
+  @ConditionalOnWebApplication(type = ConditionalOnWebApplication.Type.REACTIVE)
+  static class Gateway {
+    @Bean
+    @Primary
+    RedisRlRateLimiter redisRlRateLimiter(Guard guard) {
+      return new RedisRlRateLimiter(guard);
+    }
+  }
+}

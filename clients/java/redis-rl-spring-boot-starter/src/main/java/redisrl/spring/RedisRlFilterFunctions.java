@@ -1,0 +1,57 @@
+package redisrl.spring;
+
+import java.util.Objects;
+import java.util.Optional;
+import org.springframework.cloud.gateway.server.mvc.common.MvcUtils;
+import org.springframework.cloud.gateway.server.mvc.handler.GatewayServerResponse;
+import org.springframework.http.MediaType;
+import org.springframework.web.servlet.function.HandlerFilterFunction;
+import org.springframework.web.servlet.function.RouterFunctions;
+import org.springframework.web.servlet.function.ServerRequest;
+import org.springframework.web.servlet.function.ServerResponse;
+import org.springframework.web.servlet.support.RequestContextUtils;
+import redisrl.Rule;
+
+/** A filter for routes of Spring Cloud Gateway MVC: {@code .filter(redisRl("100/minute"))}. */
+public final class RedisRlFilterFunctions {
+  private RedisRlFilterFunctions() {}
+
+  /** A limit of the route, by {@code rate-limiter.key}. */
+  public static HandlerFilterFunction<ServerResponse, ServerResponse> redisRl(String rate) {
+    Rule unused = Rule.sliding(rate); // One that is wrong stops the start.
+    return (request, next) -> {
+      var context =
+          Objects.requireNonNull(
+              RequestContextUtils.findWebApplicationContext(request.servletRequest()));
+      Settings.OnRoute limit =
+          context
+              .getBean(Settings.class)
+              .onRoute("the filter redisRl", new String[] {rate}, "", 1, "");
+      Answer answer =
+          context
+              .getBean(ServletAdmission.class)
+              .decide(
+                  () ->
+                      limit.of(
+                          new ServletAdmission.Seen(request.servletRequest()), route(request)));
+      if (!answer.passes()) {
+        return ServerResponse.status(answer.status())
+            .contentType(MediaType.APPLICATION_PROBLEM_JSON)
+            .headers(headers -> answer.headers().forEach(headers::set))
+            .body(answer.body());
+      }
+      ServerResponse response = next.handle(request);
+      if (response instanceof GatewayServerResponse) {
+        answer.headers().forEach(response.headers()::set);
+      }
+      return response;
+    };
+  }
+
+  private static String route(ServerRequest request) {
+    return Optional.ofNullable(request.attributes().get(MvcUtils.GATEWAY_ROUTE_ID_ATTR))
+        .or(() -> request.attribute(RouterFunctions.MATCHING_PATTERN_ATTRIBUTE))
+        .map(String::valueOf)
+        .orElse("");
+  }
+}

@@ -1,0 +1,184 @@
+package redisrl.spring;
+
+import java.util.HashMap;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import org.jspecify.annotations.Nullable;
+import org.springframework.cloud.gateway.event.FilterArgsEvent;
+import org.springframework.cloud.gateway.filter.ratelimit.RateLimiter;
+import org.springframework.context.ApplicationListener;
+import org.springframework.http.HttpStatusCode;
+import org.springframework.web.server.ResponseStatusException;
+import reactor.core.publisher.Mono;
+import reactor.core.scheduler.Schedulers;
+import redisrl.Decision;
+import redisrl.Guard;
+import redisrl.Rule;
+
+/**
+ * The limiter of the filter RequestRateLimiter of Spring Cloud Gateway.
+ *
+ * <p>A route has {@code redis-rl.rate}, or the arguments of the gateway's own limiter ({@code
+ * redis-rate-limiter.replenishRate}, {@code burstCapacity}, {@code requestedTokens}), which mean
+ * the same: a throttle.
+ */
+public final class RedisRlRateLimiter
+    implements RateLimiter<RedisRlRateLimiter.Config>, ApplicationListener<FilterArgsEvent> {
+  /** What a route's limit is. */
+  public static final class Config {
+    private @Nullable String rate;
+    private @Nullable Rule rule;
+    private Map<String, String> headers = Map.of();
+
+    /** 5/minute, or several rates joined by commas. */
+    public @Nullable String getRate() {
+      return rate;
+    }
+
+    public Config setRate(String rate) {
+      return set(rate, Rule.sliding(rate), Map.of());
+    }
+
+    /** Another rule than a sliding one. */
+    public Config setRule(Rule rule) {
+      return set(null, rule, Map.of());
+    }
+
+    private Config set(@Nullable String rate, Rule rule, Map<String, String> headers) {
+      this.rate = rate;
+      this.rule = rule;
+      this.headers = headers;
+      return this;
+    }
+  }
+
+  private static final String OWN = "redis-rl.";
+  private static final String GATEWAY = "redis-rate-limiter.";
+
+  private final Guard guard;
+  private final Map<String, Config> routes = new ConcurrentHashMap<>();
+
+  RedisRlRateLimiter(Guard guard) {
+    this.guard = guard;
+  }
+
+  @Override
+  public Map<String, Config> getConfig() {
+    return routes;
+  }
+
+  @Override
+  public Class<Config> getConfigClass() {
+    return Config.class;
+  }
+
+  @Override
+  public Config newConfig() {
+    return new Config();
+  }
+
+  /** What a route says. */
+  @Override
+  public void onApplicationEvent(FilterArgsEvent event) {
+    Map<String, String> own = new HashMap<>();
+    Map<String, String> gateway = new HashMap<>();
+    event
+        .getArgs()
+        .forEach(
+            (name, value) -> {
+              String known = name.toLowerCase(Locale.ROOT);
+              if (known.startsWith(OWN)) {
+                own.put(known.substring(OWN.length()), String.valueOf(value));
+              } else if (known.startsWith(GATEWAY)) {
+                String argument = known.substring(GATEWAY.length()).replace("-", "");
+                gateway.put(argument, String.valueOf(value));
+              }
+            });
+    if (own.isEmpty() && gateway.isEmpty()) {
+      return;
+    }
+    try {
+      routes.put(event.getRouteId(), own.isEmpty() ? throttle(gateway) : sliding(own, gateway));
+    } catch (IllegalArgumentException error) {
+      throw new IllegalArgumentException(
+          "the limit of the route " + event.getRouteId() + ": " + error.getMessage(), error);
+    }
+  }
+
+  private static Config sliding(Map<String, String> own, Map<String, String> gateway) {
+    String rate = own.remove("rate");
+    if (rate == null || !own.isEmpty() || !gateway.isEmpty()) {
+      throw new IllegalArgumentException(
+          "redis-rl has one argument, redis-rl.rate, in place of those of redis-rate-limiter");
+    }
+    return new Config().setRate(rate);
+  }
+
+  private static Config throttle(Map<String, String> arguments) {
+    arguments.remove("includeheaders");
+    long rate = number(arguments, "replenishRate", 1, null);
+    long capacity = number(arguments, "burstCapacity", 0, 1L);
+    long tokens = number(arguments, "requestedTokens", 1, 1L);
+    if (!arguments.isEmpty()) {
+      throw new IllegalArgumentException(
+          "redis-rate-limiter has replenishRate, burstCapacity, requestedTokens and"
+              + " includeHeaders, and not "
+              + arguments.keySet());
+    }
+    Map<String, String> headers =
+        Map.of(
+            "X-RateLimit-Replenish-Rate", Long.toString(rate),
+            "X-RateLimit-Burst-Capacity", Long.toString(capacity),
+            "X-RateLimit-Requested-Tokens", Long.toString(tokens));
+    // A bucket that holds nothing refuses everything.
+    Rule rule =
+        capacity == 0
+            ? Rule.sliding("0/second")
+            : Rule.throttle(rate + "/second").burst(capacity - 1).cost(tokens);
+    return new Config().set(null, rule, headers);
+  }
+
+  private static long number(
+      Map<String, String> arguments, String name, long least, @Nullable Long otherwise) {
+    String text = arguments.remove(name.toLowerCase(Locale.ROOT));
+    if (text == null && otherwise != null) {
+      return otherwise;
+    }
+    // No number is needed that has more digits.
+    if (text != null && text.matches("\\d{1,18}") && Long.parseLong(text) >= least) {
+      return Long.parseLong(text);
+    }
+    throw new IllegalArgumentException(
+        GATEWAY + name + " must be an integer from " + least + " on, not " + text);
+  }
+
+  @Override
+  public Mono<Response> isAllowed(String routeId, String id) {
+    Config config = routes.get(routeId);
+    Rule rule = config == null ? null : config.rule;
+    if (config == null || rule == null) {
+      return Mono.error(
+          new IllegalStateException(
+              "the route " + routeId + " has no limit: give its RequestRateLimiter redis-rl.rate"));
+    }
+    return Mono.fromFuture(() -> guard.decideAsync(List.of(new Guard.Limit(id, rule, routeId))))
+        .publishOn(Schedulers.parallel())
+        .map(decision -> new Response(decision.allowed(), headers(config, decision)))
+        .onErrorMap(
+            error -> {
+              Answer answer = Answer.of(error);
+              return new ResponseStatusException(HttpStatusCode.valueOf(answer.status()));
+            });
+  }
+
+  private static Map<String, String> headers(Config config, Decision decision) {
+    Map<String, String> headers = decision.headers();
+    if (!config.headers.isEmpty()) {
+      headers.putAll(config.headers);
+      headers.put("X-RateLimit-Remaining", Long.toString(decision.remaining()));
+    }
+    return headers;
+  }
+}

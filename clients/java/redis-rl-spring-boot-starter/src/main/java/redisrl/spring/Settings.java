@@ -1,0 +1,238 @@
+package redisrl.spring;
+
+import java.util.ArrayList;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Locale;
+import java.util.Set;
+import java.util.function.Function;
+import java.util.function.Supplier;
+import org.jspecify.annotations.Nullable;
+import org.springframework.boot.context.properties.source.InvalidConfigurationPropertyValueException;
+import org.springframework.http.server.PathContainer;
+import org.springframework.web.util.pattern.PathPattern;
+import org.springframework.web.util.pattern.PathPatternParser;
+import redisrl.Addresses;
+import redisrl.Guard;
+import redisrl.Rule;
+
+/** What {@code rate-limiter.*} means. A value that means nothing stops the start. */
+final class Settings {
+  /** What a request has that limits go by. */
+  interface Request {
+    String FORWARDED = "X-Forwarded-For";
+
+    String method();
+
+    PathContainer path();
+
+    @Nullable String peer();
+
+    /** The first line of a header. */
+    @Nullable String header(String name);
+
+    /** The lines of X-Forwarded-For. */
+    List<String> forwarded();
+
+    @Nullable String principal();
+  }
+
+  /** Who is limited: address, principal or a header. */
+  record Key(String text, Function<Request, @Nullable String> identity) {}
+
+  /** A limit of some requests. */
+  private record Declared(
+      Rule rule, Key key, List<PathPattern> paths, Set<String> methods, @Nullable String route) {
+    boolean concerns(Request request) {
+      return (methods.isEmpty() || methods.contains(request.method()))
+          && (paths.isEmpty() || paths.stream().anyMatch(path -> path.matches(request.path())));
+    }
+  }
+
+  private static final String PREFIX = "rate-limiter.";
+
+  private final RateLimiterProperties given;
+  private final Addresses addresses;
+  private final boolean isFixed;
+  private final List<Declared> limits = new ArrayList<>();
+
+  Settings(RateLimiterProperties given) {
+    this.given = given;
+    checked("ipv6-prefix", given.ipv6Prefix(), () -> new Addresses(List.of(), given.ipv6Prefix()));
+    this.addresses =
+        checked(
+            "trusted-proxies",
+            given.trustedProxies(),
+            () -> new Addresses(given.trustedProxies(), given.ipv6Prefix()));
+    this.isFixed =
+        switch (given.useAlgo()) {
+          case "sliding", "sliding-window-algo" -> false;
+          case "fixed", "fixed-window-algo" -> true;
+          default ->
+              throw wrong(
+                  "use-algo",
+                  given.useAlgo(),
+                  "It must be sliding-window-algo (or sliding) or fixed-window-algo (or fixed).");
+        };
+    Key key = key("key", given.key());
+    Rule rule = ruleOfAll();
+    if (rule != null) {
+      limits.add(new Declared(rule, key, List.of(), Set.of(), route(List.of(), Set.of(), key)));
+    }
+    for (int i = 0; i < given.limits().size(); i++) {
+      limits.add(declared("limits[" + i + "]", given.limits().get(i), key));
+    }
+  }
+
+  private @Nullable Rule ruleOfAll() {
+    var size = given.windowSize();
+    Long most = given.maxRequests();
+    String rate = given.rate();
+    if ((size == null) != (most == null)) {
+      throw wrong(
+          size == null ? "max-requests" : "window-size",
+          size == null ? most : size,
+          "window-size and max-requests are given together.");
+    }
+    if (size == null || most == null) {
+      return rate == null ? null : rule("rate", rate);
+    }
+    if (rate != null) {
+      throw wrong("rate", rate, "It is given in place of window-size and max-requests.");
+    }
+    return checked(
+        "max-requests", most, () -> isFixed ? Rule.fixed(most, size) : Rule.sliding(most, size));
+  }
+
+  private Rule rule(String property, String rate) {
+    return checked(property, rate, () -> isFixed ? Rule.fixed(rate) : Rule.sliding(rate));
+  }
+
+  private Declared declared(String at, RateLimiterProperties.Limit limit, Key whole) {
+    String rate = limit.rate();
+    if (rate == null) {
+      throw wrong(at + ".rate", null, "A limit has a rate, such as 100/minute.");
+    }
+    Rule plain = rule(at + ".rate", rate);
+    Rule weighed = checked(at + ".cost", limit.cost(), () -> weighing(plain, limit.cost()));
+    Rule rule = checked(at + ".name", limit.name(), () -> named(weighed, limit.name()));
+    Key key = limit.key() == null ? whole : key(at + ".key", limit.key());
+    List<PathPattern> paths = new ArrayList<>();
+    for (String path : limit.paths()) {
+      paths.add(
+          checked(
+              at + ".paths",
+              path,
+              () ->
+                  PathPatternParser.defaultInstance.parse(
+                      path.startsWith("/") ? path : "/" + path)));
+    }
+    Set<String> methods = new HashSet<>();
+    limit.methods().forEach(method -> methods.add(method.toUpperCase(Locale.ROOT)));
+    return new Declared(rule, key, paths, methods, route(limit.paths(), methods, key));
+  }
+
+  private static Rule weighing(Rule rule, long cost) {
+    if (cost < 1) {
+      throw new IllegalArgumentException("the cost must be at least 1, not " + cost);
+    }
+    if (cost == 1) {
+      return rule;
+    }
+    return rule instanceof Rule.Fixed fixed ? fixed.cost(cost) : ((Rule.Sliding) rule).cost(cost);
+  }
+
+  private static Rule named(Rule rule, @Nullable String name) {
+    if (name == null) {
+      return rule;
+    }
+    return rule instanceof Rule.Fixed fixed ? fixed.name(name) : ((Rule.Sliding) rule).name(name);
+  }
+
+  /** What tells limits with the same rates apart. */
+  private static @Nullable String route(List<String> paths, Set<String> methods, Key key) {
+    List<String> parts = new ArrayList<>(paths);
+    methods.stream().sorted().forEach(parts::add);
+    if (!key.text().equals("address")) {
+      parts.add(key.text());
+    }
+    return parts.isEmpty() ? null : String.join(" ", parts);
+  }
+
+  private Key key(String property, String text) {
+    return switch (text) {
+      case "address" -> new Key(text, request -> addresses.of(request.peer(), request.forwarded()));
+      case "principal" -> new Key(text, Request::principal);
+      default -> {
+        String header =
+            text.startsWith("header:") ? text.substring("header:".length()).strip() : "";
+        if (header.isEmpty()) {
+          throw wrong(property, text, "It must be address, principal or header:NAME.");
+        }
+        yield new Key(text, request -> request.header(header));
+      }
+    };
+  }
+
+  /** What {@link RateLimit} says, whose limit is known with the route of a request. */
+  record OnRoute(Rule rule, Key key, Settings settings) {
+    List<Guard.Limit> of(Request request, String route) {
+      return settings.of(request, List.of(new Declared(rule, key, List.of(), Set.of(), route)));
+    }
+  }
+
+  /** Text that is empty was not given. */
+  OnRoute onRoute(String at, String[] rates, String key, long cost, String name) {
+    try {
+      Rule rule = weighing(isFixed ? Rule.fixed(rates) : Rule.sliding(rates), cost);
+      return new OnRoute(
+          named(rule, name.isEmpty() ? null : name),
+          key("key", key.isEmpty() ? given.key() : key),
+          this);
+    } catch (IllegalArgumentException | InvalidConfigurationPropertyValueException error) {
+      String why =
+          error instanceof InvalidConfigurationPropertyValueException value
+              ? value.getReason()
+              : error.getMessage();
+      throw new IllegalStateException(at + ": " + why, error);
+    }
+  }
+
+  /** Whether a request has to be authenticated first. */
+  boolean hasPrincipals() {
+    return limits.stream().anyMatch(limit -> limit.key().text().equals("principal"));
+  }
+
+  /** The limits of a request. */
+  List<Guard.Limit> of(Request request) {
+    return of(request, limits);
+  }
+
+  private List<Guard.Limit> of(Request request, List<Declared> declared) {
+    List<Guard.Limit> found = new ArrayList<>();
+    for (Declared limit : declared) {
+      if (limit.concerns(request)) {
+        String identity = limit.key().identity().apply(request);
+        if (identity != null && !identity.isEmpty()) {
+          found.add(new Guard.Limit(identity, limit.rule(), limit.route()));
+        } else if (!given.allowWithoutIdentity()) {
+          throw new NoIdentityException();
+        }
+      }
+    }
+    return found;
+  }
+
+  static <T> T checked(String property, @Nullable Object value, Supplier<T> made) {
+    try {
+      return made.get();
+    } catch (IllegalArgumentException error) {
+      throw wrong(property, value, error.getMessage());
+    }
+  }
+
+  static InvalidConfigurationPropertyValueException wrong(
+      String property, @Nullable Object value, @Nullable String reason) {
+    return new InvalidConfigurationPropertyValueException(PREFIX + property, value, reason);
+  }
+}

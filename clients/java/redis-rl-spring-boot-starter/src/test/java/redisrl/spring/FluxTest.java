@@ -1,0 +1,216 @@
+package redisrl.spring;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import java.net.http.HttpResponse;
+import java.util.List;
+import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.springframework.boot.SpringBootConfiguration;
+import org.springframework.boot.autoconfigure.EnableAutoConfiguration;
+import org.springframework.cloud.gateway.filter.ratelimit.KeyResolver;
+import org.springframework.cloud.gateway.filter.ratelimit.RateLimiter;
+import org.springframework.context.annotation.Bean;
+import org.springframework.web.bind.annotation.GetMapping;
+import org.springframework.web.bind.annotation.RestController;
+import org.springframework.web.server.ServerWebExchange;
+import reactor.core.publisher.Mono;
+import redisrl.Guard;
+import redisrl.Rule;
+import redisrl.TestServer;
+
+/** Limits of WebFlux and of Spring Cloud Gateway, over HTTP. */
+class FluxTest {
+  private static TestServer server;
+
+  @BeforeAll
+  static void start() throws Exception {
+    server = new TestServer(true);
+  }
+
+  @AfterAll
+  static void stop() throws Exception {
+    server.close();
+  }
+
+  @BeforeEach
+  void empty() {
+    server.run("FLUSHALL");
+  }
+
+  @SpringBootConfiguration(proxyBeanMethods = false)
+  @EnableAutoConfiguration
+  @RestController
+  static class Shop {
+    @GetMapping({"/", "/login", "/api/a", "/api/b"})
+    Mono<String> in() {
+      return Mono.just("in");
+    }
+
+    @Bean
+    KeyResolver who() {
+      return exchange -> Mono.justOrEmpty(exchange.getRequest().getHeaders().getFirst("X-Key"));
+    }
+  }
+
+  @Test
+  void requestsAreLimited() throws Exception {
+    try (App app =
+        App.reactive(
+            Shop.class,
+            App.url(server),
+            "rate-limiter.rate=4/hour",
+            "rate-limiter.trusted-proxies=127.0.0.1",
+            "rate-limiter.limits[0].paths=/api/**",
+            "rate-limiter.limits[0].rate=3/hour",
+            "rate-limiter.limits[0].cost=2",
+            "rate-limiter.limits[0].key=header:X-Key")) {
+      HttpResponse<String> first = app.get("/");
+      assertThat(first.statusCode()).isEqualTo(200);
+      assertThat(first.headers().firstValue("RateLimit-Policy")).hasValue("\"3600s\";q=4;w=3600");
+      assertThat(app.statuses(4, "/login")).containsExactly(200, 200, 200, 429);
+      HttpResponse<String> denied = app.get("/");
+      assertThat(denied.headers().firstValue("Retry-After")).isPresent();
+      assertThat(denied.headers().firstValue("Content-Type")).hasValue("application/problem+json");
+      assertThat(denied.body()).contains("quota-exceeded");
+      assertThat(app.get("/", "X-Forwarded-For", "6.6.6.6, 198.51.100.1").statusCode())
+          .isEqualTo(200);
+      assertThat(app.get("/", "X-Forwarded-For", "unknown").statusCode()).isEqualTo(403);
+      String[] other = {"X-Forwarded-For", "198.51.100.2", "X-Key", "a,b"};
+      assertThat(app.statuses(2, "/api/a", other)).containsExactly(200, 429);
+      assertThat(app.statuses(3, "/", other)).containsOnly(200);
+      assertThat(server.run("KEYS", "*"))
+          .contains("rl:sliding-4/3600s:{198.51.100.1}")
+          .contains("rl:/api/** header%3AX-Key sliding-3/3600s:{a,b}");
+    }
+  }
+
+  @Test
+  void aLimitByPrincipalRefusesWhoIsNotAuthenticated() throws Exception {
+    try (App app =
+        App.reactive(
+            Shop.class,
+            App.url(server),
+            "rate-limiter.rate=2/hour",
+            "rate-limiter.key=principal")) {
+      assertThat(app.get("/").statusCode()).isEqualTo(403);
+    }
+    try (App app =
+        App.reactive(
+            Shop.class,
+            App.url(server),
+            "rate-limiter.rate=2/hour",
+            "rate-limiter.key=principal",
+            "rate-limiter.allow-without-identity=true")) {
+      assertThat(app.statuses(3, "/")).containsOnly(200);
+    }
+  }
+
+  @SpringBootConfiguration(proxyBeanMethods = false)
+  @EnableAutoConfiguration
+  @RestController
+  static class Others {
+    @GetMapping("/")
+    String in() {
+      return "in";
+    }
+
+    @Bean
+    RequestLimits<ServerWebExchange> limits() {
+      return exchange -> List.of(new Guard.Limit("all", Rule.sliding("2/hour"), null));
+    }
+  }
+
+  @Test
+  void anApplicationMayHaveLimitsOfItsOwn() throws Exception {
+    try (App app = App.reactive(Others.class, App.url(server))) {
+      assertThat(app.statuses(3, "/")).containsExactly(200, 200, 429);
+    }
+  }
+
+  @SpringBootConfiguration(proxyBeanMethods = false)
+  @EnableAutoConfiguration
+  @RestController
+  static class Annotated {
+    @RateLimit("3/hour")
+    @GetMapping("/")
+    String in() {
+      return "in";
+    }
+  }
+
+  @Test
+  void anAnnotationThatWouldDoNothingStopsTheStart() {
+    assertThatThrownBy(() -> App.reactive(Annotated.class, App.url(server)))
+        .hasMessageContaining("with WebFlux use rate-limiter.limits");
+  }
+
+  private static String[] route(int number, String id, String path, String... arguments) {
+    String route = "spring.cloud.gateway.server.webflux.routes[" + number + "].";
+    String[] properties = new String[5 + arguments.length];
+    properties[0] = route + "id=" + id;
+    properties[1] = route + "uri=forward:///";
+    properties[2] = route + "predicates[0]=Path=" + path;
+    properties[3] = route + "filters[0].name=RequestRateLimiter";
+    properties[4] = route + "filters[1]=SetPath=/login";
+    for (int i = 0; i < arguments.length; i++) {
+      properties[5 + i] = route + "filters[0].args." + arguments[i];
+    }
+    return properties;
+  }
+
+  private static String[] joined(String[]... parts) {
+    return java.util.Arrays.stream(parts).flatMap(java.util.Arrays::stream).toArray(String[]::new);
+  }
+
+  @Test
+  void theLimiterOfRoutesOfTheGateway() throws Exception {
+    try (App app =
+        App.reactive(
+            Shop.class,
+            App.url(server),
+            joined(
+                route(0, "minutes", "/minutes", "redis-rl.rate=2/hour"),
+                route(
+                    1,
+                    "before",
+                    "/before",
+                    "redis-rate-limiter.replenishRate=1",
+                    "redis-rate-limiter.burstCapacity=120",
+                    "redis-rate-limiter.requestedTokens=60"),
+                route(2, "none", "/none")))) {
+      assertThat(app.context.getBean(RateLimiter.class)).isInstanceOf(RedisRlRateLimiter.class);
+      assertThat(app.context.getBean("redisRlRateLimiter")).isNotNull();
+      HttpResponse<String> first = app.get("/minutes", "X-Key", "a");
+      assertThat(first.headers().firstValue("RateLimit-Policy")).hasValue("\"3600s\";q=2;w=3600");
+      assertThat(app.statuses(2, "/minutes", "X-Key", "a")).containsExactly(200, 429);
+      assertThat(app.statuses(1, "/minutes", "X-Key", "b")).containsExactly(200);
+      assertThat(app.get("/minutes").statusCode()).isEqualTo(403);
+
+      HttpResponse<String> throttled = app.get("/before", "X-Key", "a");
+      assertThat(throttled.headers().firstValue("X-RateLimit-Burst-Capacity")).hasValue("120");
+      assertThat(throttled.headers().firstValue("X-RateLimit-Remaining").map(Integer::parseInt))
+          .hasValueSatisfying(left -> assertThat(left).isBetween(60, 62));
+      assertThat(app.statuses(2, "/before", "X-Key", "a")).containsExactly(200, 429);
+      assertThat(app.get("/none", "X-Key", "a").statusCode()).isEqualTo(500);
+      assertThat(server.run("KEYS", "*"))
+          .contains("rl:minutes sliding-2/3600s:{a}")
+          .contains("rl:before throttle-119-1/1s:{a}");
+    }
+  }
+
+  @Test
+  void argumentsOfARouteThatAreWrongStopTheStart() {
+    assertThatThrownBy(
+            () ->
+                App.reactive(
+                    Shop.class,
+                    App.url(server),
+                    route(0, "minutes", "/minutes", "redis-rl.rate=2 an hour")))
+        .rootCause()
+        .hasMessageContaining("a rate looks like");
+  }
+}

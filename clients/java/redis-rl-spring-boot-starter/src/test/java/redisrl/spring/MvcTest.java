@@ -1,0 +1,297 @@
+package redisrl.spring;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+import static org.springframework.cloud.gateway.server.mvc.filter.BeforeFilterFunctions.uri;
+import static org.springframework.cloud.gateway.server.mvc.handler.GatewayRouterFunctions.route;
+import static org.springframework.cloud.gateway.server.mvc.handler.HandlerFunctions.http;
+import static redisrl.spring.RedisRlFilterFunctions.redisRl;
+
+import io.micrometer.core.instrument.MeterRegistry;
+import io.micrometer.core.instrument.simple.SimpleMeterRegistry;
+import jakarta.servlet.http.HttpServletRequest;
+import java.net.http.HttpResponse;
+import java.util.List;
+import java.util.concurrent.Callable;
+import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.springframework.boot.SpringBootConfiguration;
+import org.springframework.boot.autoconfigure.EnableAutoConfiguration;
+import org.springframework.context.annotation.Bean;
+import org.springframework.web.bind.annotation.GetMapping;
+import org.springframework.web.bind.annotation.PathVariable;
+import org.springframework.web.bind.annotation.PostMapping;
+import org.springframework.web.bind.annotation.RestController;
+import org.springframework.web.servlet.function.RouterFunction;
+import org.springframework.web.servlet.function.ServerResponse;
+import redisrl.Guard;
+import redisrl.Limiter;
+import redisrl.Rule;
+import redisrl.TestServer;
+
+/** Limits of Spring MVC, over HTTP. */
+class MvcTest {
+  private static TestServer server;
+
+  @BeforeAll
+  static void start() throws Exception {
+    server = new TestServer(true);
+  }
+
+  @AfterAll
+  static void stop() throws Exception {
+    server.close();
+  }
+
+  @BeforeEach
+  void empty() {
+    server.run("FLUSHALL");
+  }
+
+  @SpringBootConfiguration(proxyBeanMethods = false)
+  @EnableAutoConfiguration
+  @RestController
+  static class Shop {
+    @GetMapping({"/", "/login", "/api/a", "/api/b"})
+    String in() {
+      return "in";
+    }
+
+    @PostMapping("/login")
+    String login() {
+      return "in";
+    }
+
+    @RateLimit("3/hour")
+    @GetMapping("/item/{id}")
+    String item(@PathVariable("id") String id) {
+      return id;
+    }
+
+    @RateLimit("3/hour")
+    @PostMapping("/item/{id}")
+    String change(@PathVariable("id") String id) {
+      return id;
+    }
+
+    @RateLimit("3/hour")
+    @GetMapping("/other")
+    Callable<String> other() {
+      return () -> "in";
+    }
+
+    @RateLimit(
+        value = {"10/hour", "5/minute"},
+        key = "header:X-Key",
+        cost = 2,
+        name = "costly")
+    @GetMapping("/costly")
+    String costly() {
+      return "in";
+    }
+
+    @Bean
+    MeterRegistry registry() {
+      return new SimpleMeterRegistry();
+    }
+  }
+
+  @Test
+  void aResponseSaysWhatIsLeftAndADenialIsAProblem() throws Exception {
+    try (App app =
+        App.servlet(
+            Shop.class,
+            App.url(server),
+            "rate-limiter.use-algo=sliding-window-algo",
+            "rate-limiter.window-size=3600",
+            "rate-limiter.max-requests=2",
+            "rate-limiter.prefix=shop:")) {
+      HttpResponse<String> first = app.get("/");
+      assertThat(first.statusCode()).isEqualTo(200);
+      assertThat(first.headers().firstValue("RateLimit-Policy")).hasValue("\"3600s\";q=2;w=3600");
+      assertThat(first.headers().firstValue("RateLimit").orElseThrow())
+          .startsWith("\"3600s\";r=1;t=3600");
+      assertThat(app.get("/login").statusCode()).isEqualTo(200);
+      HttpResponse<String> denied = app.get("/");
+      assertThat(denied.statusCode()).isEqualTo(429);
+      assertThat(denied.headers().firstValue("Retry-After").map(Integer::parseInt).orElseThrow())
+          .isBetween(1, 3600);
+      assertThat(denied.headers().firstValue("Content-Type").orElseThrow())
+          .startsWith("application/problem+json");
+      assertThat(denied.body())
+          .contains("\"status\":429")
+          .contains("quota-exceeded")
+          .contains("\"violated-policies\":[\"3600s\"]");
+      assertThat(server.run("KEYS", "*")).isEqualTo("[shop:rl:sliding-2/3600s:{127.0.0.1}]");
+
+      // A denial is remembered, and forgotten when the application resets the key.
+      long until = System.nanoTime() + 30_000_000_000L;
+      while (app.context
+              .getBean(MeterRegistry.class)
+              .find("rate.limiter.calls")
+              .tags("source", "memory", "outcome", "denied")
+              .counter()
+          == null) {
+        assertThat(app.get("/").statusCode()).isEqualTo(429);
+        assertThat(System.nanoTime()).isLessThan(until);
+      }
+      Guard guard = app.context.getBean(Guard.class);
+      Guard.Limit limit = new Guard.Limit("127.0.0.1", Rule.sliding("2/hour"), null);
+      app.context.getBean(Limiter.class).reset(guard.key(limit), limit.rule());
+      assertThat(app.get("/").statusCode()).isEqualTo(200);
+    }
+  }
+
+  @Test
+  void limitsOfPathsMethodsAndKeys() throws Exception {
+    try (App app =
+        App.servlet(
+            Shop.class,
+            App.url(server),
+            "rate-limiter.use-algo=fixed-window-algo",
+            "rate-limiter.trusted-proxies=127.0.0.0/8",
+            "rate-limiter.limits[0].name=login",
+            "rate-limiter.limits[0].paths=/login",
+            "rate-limiter.limits[0].methods=post",
+            "rate-limiter.limits[0].rate=2/30day",
+            "rate-limiter.limits[1].paths=/api/**",
+            "rate-limiter.limits[1].rate=3/30day",
+            "rate-limiter.limits[1].key=header:X-Key")) {
+      for (int i = 0; i < 2; i++) {
+        assertThat(app.send("POST", "/login").statusCode()).isEqualTo(200);
+      }
+      assertThat(app.send("POST", "/login").statusCode()).isEqualTo(429);
+      assertThat(app.send("POST", "/%6Cogin;a=b").statusCode()).isEqualTo(429);
+      assertThat(app.get("/login").statusCode()).isEqualTo(200);
+      assertThat(app.send("POST", "/login", "X-Forwarded-For", "2001:db8::1").statusCode())
+          .isEqualTo(200);
+      assertThat(app.send("POST", "/login", "X-Forwarded-For", "2001:db8::2").statusCode())
+          .isEqualTo(200);
+      assertThat(app.send("POST", "/login", "X-Forwarded-For", "2001:db8::3").statusCode())
+          .isEqualTo(429);
+      assertThat(app.send("POST", "/login", "X-Forwarded-For", "unknown").statusCode())
+          .isEqualTo(403);
+
+      assertThat(app.get("/api/a").statusCode()).isEqualTo(403);
+      assertThat(app.statuses(2, "/api/a", "X-Key", "a")).containsOnly(200);
+      assertThat(app.statuses(2, "/api/b", "X-Key", "a")).containsExactly(200, 429);
+      assertThat(app.statuses(1, "/api/b", "X-Key", "b")).containsExactly(200);
+      // Preflight requests are not counted.
+      for (int i = 0; i < 5; i++) {
+        app.send(
+            "OPTIONS",
+            "/api/b",
+            "X-Key",
+            "b",
+            "Origin",
+            "http://localhost",
+            "Access-Control-Request-Method",
+            "GET");
+      }
+      assertThat(app.statuses(3, "/api/b", "X-Key", "b")).containsExactly(200, 200, 429);
+      assertThat(server.run("KEYS", "*")).contains("rl:login:{2001:db8::/64}:");
+    }
+  }
+
+  @Test
+  void aMethodIsLimitedByTheTemplateOfItsRoute() throws Exception {
+    try (App app = App.servlet(Shop.class, App.url(server), "server.servlet.context-path=/shop")) {
+      assertThat(app.statuses(2, "/shop/item/1")).containsOnly(200);
+      assertThat(app.statuses(2, "/shop/item/2")).containsExactly(200, 429);
+      assertThat(app.send("POST", "/shop/item/1").statusCode()).isEqualTo(200);
+      // One that works in another thread is counted once.
+      assertThat(app.statuses(4, "/shop/other")).containsExactly(200, 200, 200, 429);
+      assertThat(app.statuses(3, "/shop/costly", "X-Key", "k")).containsExactly(200, 200, 429);
+      assertThat(app.get("/shop/costly").statusCode()).isEqualTo(403);
+      assertThat(app.statuses(9, "/shop/")).containsOnly(200);
+      assertThat(server.run("KEYS", "*"))
+          .contains("rl:GET /shop/item/%7Bid%7D sliding-3/3600s:{127.0.0.1}")
+          .contains("rl:POST /shop/item/%7Bid%7D sliding-3/3600s:{127.0.0.1}")
+          .contains("rl:costly:{k}");
+    }
+  }
+
+  @Test
+  void aKeyOfAnotherTypeIsNotLetThrough() throws Exception {
+    server.run("HSET", "rl:sliding-2/3600s:{127.0.0.1}", "a", "b");
+    try (App app = App.servlet(Shop.class, App.url(server), "rate-limiter.rate=2/hour")) {
+      assertThat(app.get("/").statusCode()).isEqualTo(500);
+    }
+  }
+
+  @SpringBootConfiguration(proxyBeanMethods = false)
+  @EnableAutoConfiguration
+  @RestController
+  static class Others {
+    @GetMapping("/")
+    String in() {
+      return "in";
+    }
+
+    @Bean
+    RequestLimits<HttpServletRequest> limits() {
+      return request ->
+          request.getHeader("x-free") != null
+              ? List.of()
+              : List.of(
+                  new Guard.Limit("all", Rule.throttle("1/hour").burst(1), null),
+                  new Guard.Limit("all", Rule.sliding("9/hour"), null));
+    }
+  }
+
+  @Test
+  void anApplicationMayHaveLimitsOfItsOwn() throws Exception {
+    try (App app = App.servlet(Others.class, App.url(server))) {
+      assertThat(app.statuses(3, "/")).containsExactly(200, 200, 429);
+      assertThat(app.get("/", "x-free", "1").statusCode()).isEqualTo(200);
+    }
+  }
+
+  @SpringBootConfiguration(proxyBeanMethods = false)
+  @EnableAutoConfiguration
+  static class Gateway {
+    static String target;
+
+    @Bean
+    RouterFunction<ServerResponse> items() {
+      return route("items")
+          .GET("/item/{id}", http())
+          .before(uri(target))
+          .filter(redisRl("2/hour"))
+          .build();
+    }
+  }
+
+  @Test
+  void aRouteOfGatewayMvcIsLimited() throws Exception {
+    try (App target = App.servlet(Shop.class, App.url(server))) {
+      Gateway.target =
+          "http://127.0.0.1:" + target.context.getEnvironment().getProperty("local.server.port");
+      try (App app = App.servlet(Gateway.class, App.url(server))) {
+        assertThat(app.get("/item/1").statusCode()).isEqualTo(200);
+        assertThat(app.statuses(2, "/item/2")).containsExactly(200, 429);
+        assertThat(server.run("KEYS", "*")).contains("rl:items sliding-2/3600s:{127.0.0.1}");
+      }
+    }
+  }
+
+  @SpringBootConfiguration(proxyBeanMethods = false)
+  @EnableAutoConfiguration
+  @RestController
+  static class Wrong {
+    @RateLimit("3 an hour")
+    @GetMapping("/")
+    String in() {
+      return "in";
+    }
+  }
+
+  @Test
+  void aRateThatIsWrongStopsTheStart() {
+    assertThatThrownBy(() -> App.servlet(Wrong.class, App.url(server)))
+        .rootCause()
+        .hasMessageContaining("a rate looks like \"100/minute\"");
+  }
+}

@@ -1,0 +1,118 @@
+package redisrl.spring;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Map;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+import org.springframework.boot.SpringBootConfiguration;
+import org.springframework.boot.WebApplicationType;
+import org.springframework.boot.autoconfigure.EnableAutoConfiguration;
+import org.springframework.boot.context.properties.bind.Binder;
+import org.springframework.boot.context.properties.source.InvalidConfigurationPropertyValueException;
+import org.springframework.boot.context.properties.source.MapConfigurationPropertySource;
+import org.springframework.boot.json.JsonParserFactory;
+import redisrl.Limiter;
+import redisrl.Rule;
+import redisrl.TestServer;
+
+/** What the properties accept, and where the server is. */
+class SettingsTest {
+  @SpringBootConfiguration(proxyBeanMethods = false)
+  @EnableAutoConfiguration
+  static class None {}
+
+  private static App plain(String url, String... properties) {
+    return App.start(None.class, WebApplicationType.NONE, url, properties);
+  }
+
+  @ParameterizedTest
+  @CsvSource(
+      delimiter = '|',
+      value = {
+        "use-algo=token-bucket | fixed-window-algo (or fixed)",
+        "mode=lua | auto, module, functions or script",
+        "when-unavailable=panic | open, closed or local",
+        "key=ip | address, principal or header:NAME",
+        "rate=lots | a rate looks like",
+        "max-requests=5 | together",
+        "processes=0 | at least 1 process",
+        "timeout=0 | at least a millisecond",
+        "trusted-proxies=proxy | a trusted proxy is an address",
+        "ipv6-prefix=0 | from 1 to 128",
+        "limits[0].paths=/a | A limit has a rate",
+      })
+  void aValueThatIsUnknownStopsTheStart(String property, String accepted) {
+    assertThatThrownBy(() -> plain("redis://127.0.0.1:1", "rate-limiter." + property.strip()))
+        .rootCause()
+        .isInstanceOfSatisfying(
+            InvalidConfigurationPropertyValueException.class,
+            error -> {
+              assertThat(error.getReason()).contains(accepted.strip());
+              assertThat(error.getName()).startsWith("rate-limiter.");
+            });
+  }
+
+  @Test
+  void anUrlThatCannotBeReadIsNotShown() {
+    assertThatThrownBy(() -> plain("", "rate-limiter.url=redis://:s3cret^@host:6379"))
+        .hasStackTraceContaining("must be like redis://:password@host:6379/0")
+        .rootCause()
+        .isExactlyInstanceOf(IllegalArgumentException.class)
+        .hasMessageNotContaining("s3cret");
+  }
+
+  @Test
+  void aPropertyThatIsUnknownStopsTheStart() {
+    assertThatThrownBy(() -> plain("redis://127.0.0.1:1", "rate-limiter.limts[0].rate=5/s"))
+        .rootCause()
+        .hasMessageContaining("limts");
+  }
+
+  @Test
+  void theServerIsThatOfSpringDataUnlessGiven() throws Exception {
+    try (TestServer server = new TestServer(true, "--requirepass", "pass")) {
+      for (String[] way :
+          new String[][] {
+            {
+              "spring.data.redis.host=127.0.0.1",
+              "spring.data.redis.port=" + server.port,
+              "spring.data.redis.password=pass"
+            },
+            {"spring.data.redis.url=redis://:pass@127.0.0.1:" + server.port}
+          }) {
+        try (App app = plain("", way)) {
+          Limiter limiter = app.context.getBean(Limiter.class);
+          assertThat(limiter.hit("k", Rule.sliding("5/hour")).allowed()).isTrue();
+        }
+      }
+    }
+  }
+
+  @Test
+  @SuppressWarnings("unchecked")
+  void theDefaultsAreThoseOfAllPackages() throws Exception {
+    String text = Files.readString(Path.of("../../cases/defaults.json"));
+    Map<String, Object> all = JsonParserFactory.getJsonParser().parseMap(text);
+    Map<String, Object> adapter = (Map<String, Object>) all.get("adapter");
+    RateLimiterProperties given =
+        new Binder(new MapConfigurationPropertySource(Map.of()))
+            .bindOrCreate("rate-limiter", RateLimiterProperties.class);
+    assertThat(given.whenUnavailable()).isEqualTo(adapter.get("when_unavailable"));
+    assertThat(given.ipv6Prefix()).isEqualTo(adapter.get("ipv6_prefix"));
+    assertThat((int) given.timeout().toMillis()).isEqualTo(adapter.get("timeout_ms"));
+    assertThat(given.allowWithoutIdentity() ? "allowed" : "refused")
+        .isEqualTo(adapter.get("without_identity"));
+    Map<String, Object> problem = (Map<String, Object>) all.get("problem");
+    assertThat(Answer.CONTENT_TYPE).isEqualTo(problem.get("content_type"));
+    Map<String, Object> status = (Map<String, Object>) adapter.get("status");
+    assertThat(Answer.of(new NoIdentityException()).status())
+        .isEqualTo(status.remove("without_identity"));
+    // MvcTest and OutageTest see these.
+    assertThat(status).isEqualTo(Map.of("denied", 429, "unavailable", 503));
+  }
+}

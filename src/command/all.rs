@@ -152,7 +152,7 @@ impl Handler for All {
         let allowed = allowed || !config::enforces();
         let retry = if allowed { Retry::Now } else { late.unwrap_or(status.retry) };
         let outcome = [i64::from(allowed), index, status.remaining(), reply::retry_after(retry)];
-        let decisions = (detail == Detail::Full).then(|| decisions.into_iter().map(enforced));
+        let decisions = (detail == Detail::Full).then(|| decisions.iter().map(enforced));
         reply::all(ctx, outcome, turn, decisions, now);
         Ok(())
     }

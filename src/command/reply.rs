@@ -1,5 +1,7 @@
 //! Decisions as they are replied.
 
+use std::borrow::Cow;
+
 use crate::limit::{Decision, Detail, Micros, Retry, Status, Turn};
 use crate::server::Context;
 
@@ -19,11 +21,11 @@ pub fn decision(ctx: &Context, decision: &Decision, detail: Detail, now: Micros,
 
 /// The reply to a request by several rules, with a map of each if there are decisions. `turn`: the one they have together, if the request
 /// may wait.
-pub fn all(
+pub fn all<'a>(
     ctx: &Context,
     outcome: [i64; 4],
     turn: Option<Turn>,
-    decisions: Option<impl ExactSizeIterator<Item = Decision>>,
+    decisions: Option<impl ExactSizeIterator<Item = Cow<'a, Decision>>>,
     now: Micros,
 ) {
     let more = [turn.is_some(), decisions.is_some()];

@@ -3,6 +3,8 @@
 //! Parse, read, decide, apply, publish, reply: this is the path of a request. RL.PEEK takes it as far as the decision,
 //! RL.REFUND refunds instead of deciding, and RL.ALL takes it with several rules side by side.
 
+use std::borrow::Cow;
+
 use super::KeyHandler;
 use super::args::Options;
 use super::grammar::{Host, Syntax};
@@ -68,7 +70,7 @@ pub fn decide<R: Rule>(
     let (now, budget, mut plan) = (now(), Budget::new(), Plan::default());
     if let Some(hold) = hold {
         let decision = count_held(ctx, call, rule, hold, detail, now)?;
-        return conclude(ctx, call, rule, decision, detail, now);
+        return conclude(ctx, call, rule, &decision, detail, now);
     }
     let state = rule.read::<Writable>(ctx, call, now)?;
     let decision = state.decide(detail, true, &budget)?;
@@ -77,7 +79,7 @@ pub fn decide<R: Rule>(
         true => drop(plan),
         false => plan.apply().publish(ctx, call.key),
     }
-    conclude(ctx, call, rule, decision, detail, now)
+    conclude(ctx, call, rule, &decision, detail, now)
 }
 
 /// Counts a decision for INFO, announces a denial, and replies.
@@ -85,7 +87,7 @@ fn conclude<R: Rule>(
     ctx: &mut Context,
     call: Call<'_>,
     rule: &R,
-    decision: Decision,
+    decision: &Decision,
     detail: Detail,
     now: Micros,
 ) -> Result<(), Error> {
@@ -163,8 +165,8 @@ pub fn denied(ctx: &mut Context, key: Str<'_>) {
 }
 
 /// The decision as it is replied: where limits are not enforced, every request is let through.
-pub fn enforced(decision: Decision) -> Decision {
-    if config::enforces() { decision } else { decision.let_through() }
+pub fn enforced(decision: &Decision) -> Cow<'_, Decision> {
+    if config::enforces() { Cow::Borrowed(decision) } else { Cow::Owned(decision.clone().let_through()) }
 }
 
 /// The one reading of the clock in a call.

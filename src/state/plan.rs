@@ -57,6 +57,36 @@ impl Change {
     pub fn set_integer(value: i64, until: Time, event: &'static CStr) -> Self {
         Self::Set { value: OwnedStr::integer(value), until: Some(until), renewed: true, event }
     }
+
+    /// Makes it. Notes which members that has added, and whether the key went with those that it has removed.
+    fn apply(&self, key: &mut Key<'_, Writable>, added: &mut SmallVec<[OwnedStr; 1]>, emptied: &mut bool) {
+        match self {
+            Self::Prune(stale) => stale.remove(key),
+            Self::ZaddNew { at, count, others: None } => {
+                added.extend((0..*count).map(|_| add_new(key, *at, || next_suffix(*at))));
+            }
+            // Suffixes begin where those of this score end, or each would be tried in vain.
+            Self::ZaddNew { at, count, others: Some(others) } => {
+                let mut suffixes = others.unsigned_abs()..;
+                added.extend((0..*count).map(|_| add_new(key, *at, || suffixes.next().unwrap_or_default())));
+            }
+            Self::Zadd(members) => members.iter().for_each(|(at, member)| key.put(score(*at), member.as_str())),
+            Self::Zrem(members) => {
+                members.iter().for_each(|member| key.remove(member.as_str()));
+                *emptied = key.kind() == Kind::Empty;
+            }
+            Self::IncrBy { value, .. } => key.set_bytes(Digits::new().integer(*value).as_bytes()),
+            Self::Set { value, until, renewed, .. } => {
+                key.set_bytes(value.as_str().as_bytes());
+                if let Some(until) = until.filter(|_| *renewed) {
+                    key.set_expiry(until.millis());
+                }
+            }
+            Self::SetRange(Patch { offset, bytes }) => key.write_at(*offset, bytes),
+            Self::PexpireAt(at) => key.set_expiry(at.millis()),
+            Self::Unlink => key.unlink(),
+        }
+    }
 }
 
 /// The changes of a key, in their order. Most calls make one or two, which need no allocation.
@@ -104,14 +134,13 @@ impl<M: Mode> Default for Plan<'_, M> {
 impl Plan<'_, Writable> {
     /// Applies the plan, and closes the keys. Cannot fail. The changes then have to be published.
     pub fn apply(mut self) -> Applied {
-        let mut applied = SmallVec::new();
+        let mut applied = Applied(SmallVec::new());
         for (open, changes) in self.0.iter_mut().filter(|(_, changes)| !changes.is_empty()) {
-            let (changes, name) = (mem::take(changes), open.name.take());
-            let mut key = AppliedKey { changes, name, added: SmallVec::new(), emptied: false };
-            key.apply(&mut open.key);
-            applied.push(key);
+            let (mut added, mut emptied) = (SmallVec::new(), false);
+            changes.iter().for_each(|change| change.apply(&mut open.key, &mut added, &mut emptied));
+            applied.0.push(AppliedKey { changes: mem::take(changes), name: open.name.take(), added, emptied });
         }
-        Applied(applied)
+        applied
     }
 }
 
@@ -139,39 +168,6 @@ struct AppliedKey {
 }
 
 impl AppliedKey {
-    /// Makes the changes.
-    fn apply(&mut self, key: &mut Key<'_, Writable>) {
-        let Self { changes, added, emptied, .. } = self;
-        for change in &*changes {
-            match change {
-                Change::Prune(stale) => stale.remove(key),
-                Change::ZaddNew { at, count, others: None } => {
-                    added.extend((0..*count).map(|_| add_new(key, *at, || next_suffix(*at))));
-                }
-                // Suffixes begin where those of this score end, or each would be tried in vain.
-                Change::ZaddNew { at, count, others: Some(others) } => {
-                    let mut suffixes = others.unsigned_abs()..;
-                    added.extend((0..*count).map(|_| add_new(key, *at, || suffixes.next().unwrap_or_default())));
-                }
-                Change::Zadd(members) => members.iter().for_each(|(at, member)| key.put(score(*at), member.as_str())),
-                Change::Zrem(members) => {
-                    members.iter().for_each(|member| key.remove(member.as_str()));
-                    *emptied = key.kind() == Kind::Empty;
-                }
-                Change::IncrBy { value, .. } => key.set_bytes(Digits::new().integer(*value).as_bytes()),
-                Change::Set { value, until, renewed, .. } => {
-                    key.set_bytes(value.as_str().as_bytes());
-                    if let Some(until) = until.filter(|_| *renewed) {
-                        key.set_expiry(until.millis());
-                    }
-                }
-                Change::SetRange(Patch { offset, bytes }) => key.write_at(*offset, bytes),
-                Change::PexpireAt(at) => key.set_expiry(at.millis()),
-                Change::Unlink => key.unlink(),
-            }
-        }
-    }
-
     fn publish(&self, ctx: &mut Context, key: Str<'_>) {
         let key = self.name.as_ref().map_or(key, OwnedStr::as_str);
         self.changes.iter().for_each(|change| self.replicate(change, ctx, key));

@@ -8,7 +8,7 @@ export MODULE := $(TARGET)/release/libredis_rl.so
 # Where scripts/install-deps.sh puts a newer Node.js than the system's.
 export PATH := $(CURDIR)/target/tools/node/bin:$(PATH)
 
-.PHONY: help demo test test-repeatedly test-clients test-python test-node test-rust test-go test-java test-faults faults test-envoy envoy test-monitoring test-deploy fuzz test-baseline sizing bench bench-quick bench-instructions bench-clients bench-envoy functions soak budgets lint build package test-packages run engines clean
+.PHONY: help demo test test-repeatedly test-clients test-python test-node test-rust test-go test-java test-faults faults test-envoy envoy test-monitoring test-deploy fuzz test-baseline sizing bench bench-quick bench-instructions bench-clients bench-envoy bench-scale functions soak budgets lint build package test-packages run engines clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -68,6 +68,10 @@ test-baseline: deps-build deps-server deps-baseline build ## Check that the modu
 
 fuzz: deps-build ## Fuzz what needs no server, SECONDS=600 each (FUZZ=compact, words or all); takes cargo-fuzz
 	SECONDS_EACH=$(or $(SECONDS),600) TARGET="$(FUZZ)" scripts/fuzz.sh
+
+bench-scale: deps-build deps-server build ## Measure servers, a cluster, blocks and failures into docs/SCALE.md in ten minutes (SECTIONS="name ...")
+	cd envoy && $(CARGO) build --locked --release
+	cd clients/rust && $(CARGO) bench --locked --bench scale -- $(SECTIONS)
 
 soak: deps-build deps-server deps-valgrind build ## Hostile calls and floods (MINUTES=8 for both), memcheck, pruning (SEED=n ENGINE=name)
 	$(CARGO) bench --locked --bench soak -- $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) \

@@ -126,6 +126,21 @@ impl Decision {
         let each = self.each.iter().map(|state| state.after(elapsed)).collect();
         Self { each, state: self.state.after(elapsed), rule: self.rule.clone() }
     }
+
+    /// The decision on a request by this rule, of a process that had this answer to a call for a block some time ago, and
+    /// holds `left` units of it. The block's windows are `longer`.
+    pub(crate) fn of_block(&self, rule: Rule, allowed: bool, left: u64, elapsed: Duration, longer: Duration) -> Self {
+        let tell = |state: &State| State {
+            allowed: allowed || state.allowed,
+            used: state.used.saturating_sub_unsigned(left),
+            remaining: state.remaining.saturating_add(left).min(state.limit),
+            retry_after: if allowed { Some(Duration::ZERO) } else { state.retry_after },
+            window: state.window.saturating_sub(longer),
+            ..*state
+        };
+        let told = Self { each: self.each.iter().map(tell).collect(), state: tell(&self.state), rule };
+        told.after(elapsed)
+    }
 }
 
 /// The window that binds, as the server picks it.

@@ -8,6 +8,8 @@
 //! [`Limiter`] has a method for each command, [`Rule`] makes the rules, [`Decision`] is what the server answers.
 //! [`RateLimitLayer`] puts rules before a tower service.
 
+mod block;
+mod blocks;
 mod breaker;
 #[cfg(feature = "calendar")]
 mod calendar;
@@ -41,6 +43,7 @@ mod rule;
 mod waits;
 mod wire;
 
+pub use blocks::Blocks;
 #[cfg(feature = "calendar")]
 pub use calendar::Calendar;
 pub use connection::Connection;

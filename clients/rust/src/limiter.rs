@@ -392,16 +392,12 @@ impl Limiter {
 
     /// The decision, from memory or from the server. `leave` as in `send`.
     pub(crate) async fn decide(&self, ask: &Arc<Ask>, leave: Option<Leave>) -> Result<Outcome, Error> {
-        let (Inner { denials, options, stats, .. }, started) = (&*self.inner, Instant::now());
+        let (denials, started) = (self.inner.denials.get(), Instant::now());
         let observe = |outcome: Result<State, &Error>, from_memory| {
-            stats.count(outcome, from_memory);
-            if let Some(hook) = &options.hook {
-                let keys: Vec<&[u8]> = ask.keys.iter().map(|key| self.bare(key)).collect();
-                let (call, took) = (if ask.all { "all" } else { "hit" }, started.elapsed());
-                hook(&Event { limiter: &options.name, call, keys: &keys, outcome, took, from_memory });
-            }
+            let keys = ask.keys.iter().map(|key| self.bare(key));
+            self.observe(if ask.all { "all" } else { "hit" }, keys, outcome, started, from_memory);
         };
-        let denials = denials.get().filter(|_| self.remembers);
+        let denials = denials.filter(|_| self.remembers);
         if let Some(outcome) = denials.and_then(|denials| denials.find(ask)) {
             observe(Ok(outcome.state()), true);
             return Ok(outcome);
@@ -416,6 +412,23 @@ impl Limiter {
             }
         }
         outcome
+    }
+
+    /// Tells the statistics and the hook of a decision.
+    pub(crate) fn observe<'a>(
+        &self,
+        call: &'static str,
+        keys: impl Iterator<Item = &'a [u8]>,
+        outcome: Result<State, &Error>,
+        started: Instant,
+        from_memory: bool,
+    ) {
+        let Inner { options, stats, .. } = &*self.inner;
+        stats.count(outcome, from_memory);
+        if let Some(hook) = &options.hook {
+            let (keys, took) = (keys.collect::<Vec<_>>(), started.elapsed());
+            hook(&Event { limiter: &options.name, call, keys: &keys, outcome, took, from_memory });
+        }
     }
 
     /// The decision of the server, which is not observed: also for the renewal of what is held.

@@ -114,7 +114,7 @@ pub struct Event<'a> {
     pub outcome: Result<State, &'a Error>,
     /// How long the caller waited for it.
     pub took: Duration,
-    /// Whether it is a denial that was remembered, for which the server was not asked.
+    /// Whether the server was not asked: a denial that was remembered, or a request that took units of a block.
     pub from_memory: bool,
 }
 
@@ -138,7 +138,7 @@ impl Stats {
         counter.fetch_add(1, Relaxed);
     }
 
-    /// Allowed by the server.
+    /// Allowed by the server, also from [blocks](crate::Blocks).
     pub fn allowed(&self) -> u64 {
         self.allowed.load(Relaxed)
     }

@@ -1,6 +1,7 @@
 //! The client against live servers: with the module, with the function library, with the script alone.
 
 mod answers;
+mod blocks;
 mod cluster;
 mod faults;
 #[cfg(feature = "tower")]

@@ -1,0 +1,191 @@
+//! What one process has reserved of one key and may still spend: a state machine without a clock and without a server.
+//!
+//! # Why no stretch of time holds more than the limit
+//!
+//! A rule allows `limit` units in any window of length W. Callers reserve several units in one call, by a rule whose window
+//! is longer by δ and one millisecond, and spend a unit for at most δ, counted from before the call was sent.
+//!
+//! Take any stretch of time [t, t + W], and a unit that was used in it, at u. Its call was sent at u − δ or later, and the
+//! server decided between that and u. So it decided in [t − δ, t + W]. Its stamp is that time in whole milliseconds, rounded
+//! down: above t − δ − 1 ms, and at most t + W. The stamps of all units that were used in the stretch are thus within
+//! W + δ + 1 ms, where the server admits at most `limit` units.
+//!
+//! Nothing else is assumed. The server's clock stamps and a process measures one duration, so no two clocks have to agree. A
+//! reply that is late or lost, a process that is killed, and a rest that is not given back leave units reserved that nobody
+//! spends: fewer are used, never more. A unit is given back only after it has left this state.
+//!
+//! Where the server's clock is stepped, it counts as for every other call: a step back by at most a window denies more, and a
+//! step forward forgets what lies in between. Blocks add nothing to that.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant, SystemTime};
+
+/// What the stamp of a unit may be earlier than the time of its decision: stamps are whole milliseconds.
+pub(crate) const ROUNDING: Duration = Duration::from_millis(1);
+
+/// The size of a block, and for how long its units may be spent (δ).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Terms {
+    /// At most.
+    pub units: u64,
+    pub within: Duration,
+}
+
+/// Units that one call has reserved, and that are not spent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rest {
+    pub units: u64,
+    /// Their stamp, by which they are given back.
+    pub at: SystemTime,
+    /// From when on they may not be spent any more.
+    ends: Instant,
+}
+
+/// A call for units.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ask {
+    pub size: u64,
+    /// What of it the caller itself needs.
+    pub cost: u64,
+    /// Before it was sent.
+    sent: Instant,
+}
+
+/// What a caller is told that needs units.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Take {
+    /// They were here, and are spent.
+    Spent,
+    /// The server has denied as much a moment ago.
+    Denied,
+    /// Calls that are under way ask for enough. The caller waits until one of them [ends](Held::ended), and
+    /// [leaves](Held::leave).
+    Wait,
+    /// The caller sends this call, and says how it [ended](Held::ended).
+    Ask(Ask),
+}
+
+#[derive(Debug)]
+pub(crate) struct Held {
+    terms: Terms,
+    rests: Vec<Rest>,
+    /// When units were spent, and how many: as far back as it matters to the size of a block.
+    spent: VecDeque<(Instant, u64)>,
+    /// Units that calls under way ask for beyond what their own callers need.
+    asked: u64,
+    /// Units that waiting callers need.
+    wanted: u64,
+    /// What was free on the server when it answered last.
+    free: u64,
+    /// The cost that it has denied, and until when that holds.
+    denied: Option<(u64, Instant)>,
+}
+
+impl Held {
+    pub fn new(terms: Terms) -> Self {
+        let (rests, spent) = (Vec::new(), VecDeque::new());
+        Self { terms, rests, spent, asked: 0, wanted: 0, free: u64::MAX, denied: None }
+    }
+
+    /// Units that may be spent now.
+    pub fn left(&self, now: Instant) -> u64 {
+        self.rests.iter().filter(|rest| now < rest.ends).map(|rest| rest.units).sum()
+    }
+
+    /// A caller needs units, at least one. This is the only place besides [`granted`](Self::granted) where units are spent.
+    pub fn take(&mut self, cost: u64, now: Instant) -> Take {
+        let left = self.left(now);
+        // What waiting callers count on, beyond what is under way for them, is not for those that come later.
+        let promised = self.wanted.saturating_sub(self.asked);
+        if left.saturating_sub(promised) >= cost {
+            self.spend(cost, now);
+            return Take::Spent;
+        }
+        if self.denied.is_some_and(|(denied, until)| denied <= cost && now < until) {
+            return Take::Denied;
+        }
+        if (left + self.asked).saturating_sub(self.wanted) >= cost {
+            self.wanted += cost;
+            return Take::Wait;
+        }
+        let size = self.size(now).max(cost);
+        self.asked += size - cost;
+        Take::Ask(Ask { size, cost, sent: now })
+    }
+
+    /// How large a block is: as much as was spent in the last δ, so that a process that spends little hoards nothing, and no
+    /// more than is free.
+    fn size(&mut self, now: Instant) -> u64 {
+        while self.spent.front().is_some_and(|(at, _)| *at + self.terms.within < now) {
+            self.spent.pop_front();
+        }
+        let spent = self.spent.iter().map(|(_, units)| units).sum::<u64>();
+        spent.min(self.terms.units).min(self.free)
+    }
+
+    fn spend(&mut self, cost: u64, now: Instant) {
+        let mut missing = cost;
+        for rest in self.rests.iter_mut().filter(|rest| now < rest.ends) {
+            let units = rest.units.min(missing);
+            rest.units -= units;
+            missing -= units;
+        }
+        self.rests.retain(|rest| rest.units > 0);
+        self.note(cost, now);
+    }
+
+    fn note(&mut self, cost: u64, now: Instant) {
+        self.spent.push_back((now, cost));
+        // Each is a unit at least, so that these alone make a block of full size.
+        if self.spent.len() as u64 > self.terms.units {
+            self.spent.pop_front();
+        }
+    }
+
+    /// A caller that has waited waits no more.
+    pub fn leave(&mut self, cost: u64) {
+        self.wanted -= cost;
+    }
+
+    /// The server has reserved the units of a call, with this stamp, and `free` are left. Answers whether those that the
+    /// caller needs are spent: not where the reply came too late.
+    pub fn granted(&mut self, ask: Ask, at: SystemTime, free: u64, now: Instant) -> bool {
+        (self.free, self.denied) = (free, None);
+        let ends = ask.sent + self.terms.within;
+        let in_time = now < ends;
+        let units = if in_time { ask.size - ask.cost } else { ask.size };
+        if units > 0 {
+            self.rests.push(Rest { units, at, ends });
+        }
+        if in_time {
+            self.note(ask.cost, now);
+        }
+        in_time
+    }
+
+    /// The server has denied a call, and `free` units are left. Answers whether that is the answer to the caller, which holds
+    /// for a time; else the next call asks for less.
+    pub fn denied(&mut self, ask: Ask, free: u64, until: Instant) -> bool {
+        let alone = ask.size == ask.cost;
+        // Less than was asked for, whatever the server says.
+        self.free = free.min(ask.size - 1);
+        if alone {
+            self.denied = Some((ask.cost, until));
+        }
+        alone
+    }
+
+    /// A call has ended: it was answered, has failed, or its caller has gone.
+    pub fn ended(&mut self, ask: Ask) {
+        self.asked -= ask.size - ask.cost;
+    }
+
+    /// Takes out what may not be spent any more, to be given back.
+    pub fn over(&mut self, now: Instant) -> Vec<Rest> {
+        self.rests.extract_if(.., |rest| rest.ends <= now).collect()
+    }
+}
+
+#[cfg(test)]
+#[path = "../tests/unit/block.rs"]
+mod tests;

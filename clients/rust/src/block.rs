@@ -69,7 +69,7 @@ pub(crate) enum Take {
 pub(crate) struct Held {
     terms: Terms,
     rests: Vec<Rest>,
-    /// When units were spent, and how many: as far back as it matters to the size of a block.
+    /// When callers spent units or asked for them, and how many: as far back as it matters to the size of a block.
     spent: VecDeque<(Instant, u64)>,
     /// Units that calls under way ask for beyond what their own callers need.
     asked: u64,
@@ -110,10 +110,12 @@ impl Held {
         }
         let size = self.size(now).max(cost);
         self.asked += size - cost;
+        // Also where the answer is late or a denial: of a crowd that comes at once the later callers ask for more.
+        self.note(cost, now);
         Take::Ask(Ask { size, cost, sent: now })
     }
 
-    /// How large a block is: as much as was spent in the last δ, so that a process that spends little hoards nothing, and no
+    /// How large a block is: as much as was spent or asked for in the last δ, so that a process that spends little hoards nothing, and no
     /// more than is free.
     fn size(&mut self, now: Instant) -> u64 {
         while self.spent.front().is_some_and(|(at, _)| *at + self.terms.within < now) {
@@ -156,9 +158,6 @@ impl Held {
         let units = if in_time { ask.size - ask.cost } else { ask.size };
         if units > 0 {
             self.rests.push(Rest { units, at, ends });
-        }
-        if in_time {
-            self.note(ask.cost, now);
         }
         in_time
     }

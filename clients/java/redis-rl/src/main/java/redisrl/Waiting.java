@@ -173,6 +173,8 @@ final class Waiting {
       if (!(error instanceof UnavailableException)) {
         result.completeExceptionally(error);
       } else if (left > 0) {
+        // A denial from before an outage is no answer at its end.
+        denial = null;
         later(Math.min(left, Core.PAUSE.toNanos()));
       } else if (denial != null) {
         result.complete(denial);
@@ -230,7 +232,14 @@ final class Waiting {
         return;
       }
       if (rule instanceof Rule.Lease) {
-        limiter.giveBack(List.of(new Command.Keyed(key, rule)));
+        // A later call by the same holder may get the place, or have it.
+        var ignored =
+            result.whenComplete(
+                (last, error) -> {
+                  if (last == null || !last.allowed()) {
+                    limiter.giveBack(List.of(new Command.Keyed(key, rule)));
+                  }
+                });
       } else if (rule instanceof Rule.Queued && !rule.isForced()) {
         var ignored = limiter.refundAsync(key, rule, decision.at());
       }

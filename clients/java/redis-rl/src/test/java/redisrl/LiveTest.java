@@ -12,6 +12,10 @@ import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
@@ -197,6 +201,90 @@ class LiveTest {
         assertThat(waiters.get(i).get(60, TimeUnit.SECONDS).allowed()).isTrue();
         limiter.release(key, "w" + i);
       }
+    }
+  }
+
+  /** How often a server was asked for a place. */
+  private static int acquired(TestServer server) {
+    String stats = server.run("INFO", "commandstats").toLowerCase(java.util.Locale.ROOT);
+    Matcher calls = Pattern.compile("cmdstat_rl\\.acquire:calls=(\\d+)").matcher(stats);
+    return calls.find() ? Integer.parseInt(calls.group(1)) : 0;
+  }
+
+  /** The first reply about a place comes when the test lets it come. */
+  private static final class LateReply implements Transport {
+    final CompletableFuture<Void> comes = new CompletableFuture<>();
+    final AtomicInteger released = new AtomicInteger();
+    private final AtomicBoolean isFirst = new AtomicBoolean(true);
+    private final Transport to;
+
+    LateReply(Transport to) {
+      this.to = to;
+    }
+
+    @Override
+    public CompletableFuture<Object> send(List<String> words, int firstKey, int keys) {
+      if (words.get(0).equals("RL.RELEASE")) {
+        released.incrementAndGet();
+      }
+      CompletableFuture<Object> reply = to.send(words, firstKey, keys);
+      return words.get(0).equals("RL.ACQUIRE") && isFirst.getAndSet(false)
+          ? comes.thenCompose(now -> reply)
+          : reply;
+    }
+
+    @Override
+    public CompletableFuture<Object> sendBeside(String key, List<String> words) {
+      return to.sendBeside(key, words);
+    }
+
+    @Override
+    public String server(String key) {
+      return to.server(key);
+    }
+
+    @Override
+    public boolean isCluster() {
+      return false;
+    }
+
+    @Override
+    public void renew(String server) {}
+
+    @Override
+    public void close() {
+      to.close();
+    }
+  }
+
+  @Test
+  void aLateReplyGivesNoPlaceBackThatIsHeld() throws Exception {
+    try (LateReply transport = new LateReply(LettuceTransport.create(server.uri()));
+        Limiter limiter =
+            Limiter.builder(transport).mode(Mode.MODULE).timeout(Duration.ofMillis(300)).build()) {
+      String key = key();
+      Rule.Lease lease = Rule.lease(1, Duration.ofMinutes(5)).holder("one");
+      assertThat(limiter.await(key, lease, Duration.ofSeconds(60)).allowed()).isTrue();
+      transport.comes.complete(null);
+      assertThat(limiter.peek(key, lease).used()).isEqualTo(1);
+      assertThat(transport.released).hasValue(0);
+    }
+  }
+
+  @Test
+  void aDenialFromBeforeAnOutageIsNoAnswerAtItsEnd() throws Exception {
+    try (TestServer gone = new TestServer(true);
+        Transport transport = LettuceTransport.create(gone.uri());
+        Limiter limiter = on(transport).build()) {
+      Rule.Lease lease = Rule.lease(1, Duration.ofMinutes(5));
+      assertThat(limiter.hit("k", lease.holder("first")).allowed()).isTrue();
+      CompletableFuture<Decision> waiter =
+          limiter.awaitAsync("k", lease.holder("second"), Duration.ofSeconds(5));
+      // It has been denied, and asks again at least twice a second.
+      eventually(() -> acquired(gone) >= 2);
+      gone.kill();
+      assertThatThrownBy(() -> waiter.get(60, TimeUnit.SECONDS))
+          .hasCauseInstanceOf(UnavailableException.class);
     }
   }
 

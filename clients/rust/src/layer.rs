@@ -150,7 +150,7 @@ type OnRefused = Arc<dyn Fn(&Refusal<'_>) -> Response<String> + Send + Sync>;
 /// `rl:sliding-100/60s:{203.0.113.7}`. So two layers with two rules are two limits. Two layers with the same rule are
 /// one, unless the rules have names. An identity of more than 512 bytes is shortened to its beginning and a hash.
 ///
-/// By a [`Lease`](crate::Lease), so many requests of an identity are under way at a time: each holds a place, which is
+/// A [`Lease`](crate::Lease) bounds how many requests of an identity are under way at a time: each holds a place, which is
 /// renewed meanwhile, until its response has been sent or its client has gone. The layer makes up the holders.
 ///
 /// ```no_run

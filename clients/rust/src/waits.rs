@@ -20,7 +20,7 @@ pub(crate) const FIRST_POLL: Duration = Duration::from_millis(20);
 pub(crate) const LONGEST_POLL: Duration = Duration::from_millis(500);
 /// The pause while the server is unavailable.
 pub(crate) const OUTAGE_POLL: Duration = Duration::from_secs(1);
-/// The part of the limiter's deadline that the last call of a wait has at least: one in so many.
+/// The last call of a wait has at least this part of the limiter's deadline: a tenth.
 pub(crate) const LAST_CALL_SHARE: u32 = 10;
 
 impl Limiter {

@@ -48,7 +48,7 @@ pub enum Step {
     GiveBack(Few<usize>),
     /// Give back all that the request gives back.
     Refund,
-    /// Charge what these refunds have given back: so many units each.
+    /// Charge again what these refunds have given back: the index of each, and its units.
     TakeBack(Vec<(usize, u64)>),
     Done(Result<(Outcome, Vec<State>), Failure>),
 }

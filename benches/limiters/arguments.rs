@@ -15,7 +15,6 @@ options: --quick              fewer and shorter cases, one round, writes no file
          --redis-cell PATH    redis-cell's library (or the variable REDIS_CELL_SO)
          --rounds N           at most N rounds
          --minutes N          begins no round that would end later
-         --seed N             of the keys that are drawn by lot
          --filter TEXT        only cases whose name contains it; writes no file";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +31,6 @@ pub struct Arguments {
     pub redis_cell: Option<PathBuf>,
     pub rounds: usize,
     pub time: Duration,
-    pub seed: u64,
     pub filter: Option<String>,
 }
 
@@ -40,7 +38,7 @@ impl Arguments {
     pub fn read() -> Result<Self, lexopt::Error> {
         let mut parser = lexopt::Parser::from_env();
         let (mut mode, mut engine, mut redis_cell, mut rounds, mut filter) = (Mode::Full, None, None, None, None);
-        let (mut minutes, mut seed) = (4.5, 1);
+        let mut minutes = 4.5;
         while let Some(argument) = parser.next()? {
             match argument {
                 Long("bench") => {} // cargo's own.
@@ -51,7 +49,6 @@ impl Arguments {
                 Long("redis-cell") => redis_cell = Some(PathBuf::from(parser.value()?)),
                 Long("rounds") => rounds = Some(parser.value()?.parse()?),
                 Long("minutes") => minutes = parser.value()?.parse()?,
-                Long("seed") => seed = parser.value()?.parse()?,
                 Long("filter") => filter = Some(parser.value()?.string()?),
                 other => return Err(other.unexpected()),
             }
@@ -62,7 +59,6 @@ impl Arguments {
             redis_cell: venues::redis_cell(redis_cell),
             rounds: rounds.unwrap_or(if mode == Mode::Quick { 1 } else { 5 }),
             time: Duration::from_secs_f64(minutes * 60.0),
-            seed,
             filter,
         })
     }

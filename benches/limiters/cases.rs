@@ -1,7 +1,5 @@
 //! What is measured: which command, on which keys, in which state, at which pace. The cases are a table; see [`all`].
 
-use std::sync::Arc;
-
 use super::support::{Client, server::command};
 
 /// The groups of cases on the page.
@@ -17,8 +15,6 @@ pub enum Group {
     Throttle,
     /// Budgets of tokens, leases, refunds, and several keys in one decision.
     Policies,
-    /// Keys drawn by Zipf's law, calls in bursts.
-    Zipf,
     /// The main cases with the AOF and a replica.
     Durable,
     /// Some cases on other engines, and under other settings.
@@ -33,7 +29,6 @@ impl Group {
             Self::Options => "options",
             Self::Throttle => "throttle",
             Self::Policies => "policies",
-            Self::Zipf => "zipf",
             Self::Durable => "durable",
             Self::Elsewhere => "elsewhere",
         }
@@ -112,8 +107,6 @@ pub struct Case {
     pub window: u64,
     pub keys: usize,
     pub calls: usize,
-    /// The key of each call; in turn if empty.
-    pub order: Option<Arc<Vec<u32>>>,
     /// The names in INFO commandstats.
     pub stats: &'static [&'static str],
     pub verdict: Option<Verdict>,
@@ -134,10 +127,8 @@ pub const PACE: usize = 40_000;
 
 /// A case at this limit takes seconds to prepare.
 pub const MILLION: usize = 1_000_000;
-/// The largest sorted set that is a listpack, and the smallest that is not.
-pub const LISTPACK: [usize; 2] = [128, 129];
 /// The limits of RL.SLIDING.
-pub const LIMITS: [usize; 6] = [5, 100, LISTPACK[0], LISTPACK[1], 10_000, MILLION];
+const LIMITS: [usize; 4] = [5, 100, 10_000, MILLION];
 
 const HOUR: u64 = 3600;
 
@@ -152,11 +143,7 @@ impl Case {
 
     /// Call number `call`, encoded for the wire.
     pub fn packed(&self, call: usize) -> Vec<u8> {
-        let key = match &self.order {
-            None => call % self.keys,
-            Some(order) => order[call % order.len()] as usize,
-        };
-        self.packed_for(&self.key(key), call)
+        self.packed_for(&self.key(call % self.keys), call)
     }
 
     /// Call number `call` of those that write its logs.
@@ -199,17 +186,11 @@ impl Case {
         self
     }
 
-    /// The same call with another word.
-    pub fn with(mut self, word: &str, other: &str) -> Self {
-        self.commands.iter_mut().flatten().filter(|found| *found == word).for_each(|found| other.clone_into(found));
-        self
-    }
-
     /// Fewer calls, for a quick run. On fewer keys, so that each key gets as many calls: the first call of a key costs more than
     /// the next, and a long log more than a short one.
     pub fn shortened(mut self, part: usize) -> Self {
         self.calls = (self.calls / part).max(1_000);
-        if self.traffic != Traffic::Moving && self.order.is_none() {
+        if self.traffic != Traffic::Moving {
             self.keys = (self.keys / part).max(1);
         }
         self
@@ -294,7 +275,6 @@ fn base(group: Group, title: &str, traffic: Traffic) -> Case {
         window: HOUR,
         keys: 10_000,
         calls: 50_000,
-        order: None,
         stats: &[],
         verdict: None,
         reply_lines: 1,
@@ -343,7 +323,7 @@ fn words(line: &str) -> Vec<String> {
 }
 
 /// The table of cases. The sides of one title are next to each other.
-pub fn all(scripts: &Scripts, seed: u64) -> Vec<Case> {
+pub fn all(scripts: &Scripts) -> Vec<Case> {
     let mut cases = vec![
         base(Group::Floor, "PING", Traffic::Filling).server("PING", &["ping"]),
         base(Group::Floor, "INCR", Traffic::Filling).server("INCR key", &["incr"]),
@@ -355,7 +335,6 @@ pub fn all(scripts: &Scripts, seed: u64) -> Vec<Case> {
     cases.extend(options(scripts));
     cases.extend(throttle(scripts));
     cases.extend(policies(scripts));
-    cases.extend(zipf(scripts, seed));
     cases
 }
 
@@ -368,10 +347,6 @@ fn main_cases(scripts: &Scripts, group: Group) -> Vec<Case> {
     ];
     for traffic in [Traffic::Filling, Traffic::Denied, Traffic::Moving] {
         for limit in LIMITS {
-            // Beside the edge of a listpack only what is at its limit is measured, for a plot.
-            if LISTPACK.contains(&limit) && (traffic == Traffic::Filling || group == Group::Durable) {
-                continue;
-            }
             // A key whose window moves gets its next call after window / (limit - 1/2): as many keys, at the pace, make one turn.
             let (window, keys, calls, held) = match (traffic, limit) {
                 (Traffic::Filling, 5) => (HOUR, 10_000, 50_000, 0),
@@ -379,11 +354,11 @@ fn main_cases(scripts: &Scripts, group: Group) -> Vec<Case> {
                 (Traffic::Filling, 10_000) => (HOUR, 5, 50_000, 0),
                 (Traffic::Filling, _) => (HOUR, 1, 50_000, limit - 60_000),
                 (Traffic::Denied, 5) => (HOUR, 10_000, 50_000, limit - 1),
-                (Traffic::Denied, 100..=129) => (HOUR, 1_000, 50_000, limit - 1),
+                (Traffic::Denied, 100) => (HOUR, 1_000, 50_000, limit - 1),
                 (Traffic::Denied, 10_000) => (HOUR, 10, 50_000, limit - 1),
                 (Traffic::Denied, _) => (HOUR, 1, 50_000, limit - 1),
                 (Traffic::Moving, 5) => (1, 0, 20_000, limit - 1),
-                (Traffic::Moving, 100..=129) => (2, 0, 20_000, limit - 1),
+                (Traffic::Moving, 100) => (2, 0, 20_000, limit - 1),
                 (Traffic::Moving, 10_000) => (5, 0, 20_000, limit - 1),
                 (Traffic::Moving, _) => (25, 0, 20_000, limit - 1),
             };
@@ -410,8 +385,8 @@ fn main_cases(scripts: &Scripts, group: Group) -> Vec<Case> {
 /// The cases that are measured on other engines, too.
 pub fn on_other_engines(scripts: &Scripts) -> Vec<Case> {
     let mut cases = main_cases(scripts, Group::Main);
-    cases.retain(|case| !case.heavy && !LISTPACK.contains(&case.limit));
-    cases.retain(|case| case.traffic != Traffic::Moving || case.limit == 100);
+    // RL.FIXED, and RL.SLIDING at one limit.
+    cases.retain(|case| case.limit == 100 || case.limit == MILLION && case.held == 0);
     cases.extend(throttle(scripts));
     cases
 }
@@ -419,7 +394,7 @@ pub fn on_other_engines(scripts: &Scripts) -> Vec<Case> {
 /// The cases that are measured with another encoding of sorted sets.
 pub fn of_sorted_sets(scripts: &Scripts) -> Vec<Case> {
     let mut cases = main_cases(scripts, Group::Main);
-    cases.retain(|case| case.stats != ["rl.fixed"] && case.limit <= 100 && case.side != Side::Compact);
+    cases.retain(|case| case.stats != ["rl.fixed"] && case.limit == 100 && case.side != Side::Compact);
     cases
 }
 
@@ -480,11 +455,8 @@ fn throttle(scripts: &Scripts) -> Vec<Case> {
     cases
 }
 
-/// The title of a pair that is also measured beside a second script.
-pub const BESIDE_ZREM: &str = "RL.ACQUIRE and RL.RELEASE beside EVALSHA and ZREM";
-
 /// The title of a budget of tokens.
-pub const BUDGET: &str = "RL.SLIDING, 200,000 tokens, COST 1800";
+const BUDGET: &str = "RL.SLIDING, 200,000 tokens, COST 1800";
 
 fn policies(scripts: &Scripts) -> Vec<Case> {
     let case = |title: &str| Case { optional: true, ..base(Group::Policies, title, Traffic::Filling) };
@@ -533,14 +505,8 @@ fn leases(scripts: &Scripts, case: &dyn Fn(&str) -> Case) -> Vec<Case> {
     let theirs = format!("EVALSHA {} 1 key 16 3600 holder", scripts.acquire);
     let ours = pair.module(&format!("{OTHERS};RL.RELEASE key holder"), &["rl.acquire", "rl.release"]);
     cases.extend([
-        ours.clone(),
+        ours,
         pair.spoken(Side::Script, &format!("{theirs};EVALSHA {} 1 key holder", scripts.release), &["evalsha"]),
-        // A plain command can release a lease, too, if it ignores ended leases and the key's expiry.
-        Case { title: BESIDE_ZREM.to_owned(), ..ours },
-        Case {
-            title: BESIDE_ZREM.to_owned(),
-            ..pair.spoken(Side::Script, &format!("{theirs};ZREM key holder"), &["evalsha", "zrem"])
-        },
         look.module("RL.PEEK key ACQUIRE 16 3600 holder", &["rl.peek"]),
         look.script(&scripts.leases, "16 3600 holder"),
     ]);
@@ -660,47 +626,6 @@ pub fn full_replies() -> Vec<Case> {
             .module(&all("18000"), &["rl.all"])
             .after(10, &all("18000")),
     ]
-}
-
-fn zipf(scripts: &Scripts, seed: u64) -> Vec<Case> {
-    let keys = 100_000;
-    let calls = 100_000;
-    let order = Some(Arc::new(bursts(keys, calls, &mut fastrand::Rng::with_seed(seed))));
-    let case = |title: &str| Case {
-        limit: 100,
-        keys,
-        calls,
-        order: order.clone(),
-        ..base(Group::Zipf, title, Traffic::Filling)
-    };
-    let (sliding, fixed) = (case("RL.SLIDING, limit 100, Zipf"), case("RL.FIXED, limit 100, Zipf"));
-    vec![
-        fixed.module("RL.FIXED key 3600 100", &["rl.fixed"]),
-        fixed.script(&scripts.fixed, "3600 100"),
-        sliding.module("RL.SLIDING key 3600 100", &["rl.sliding"]),
-        Case { side: Side::Compact, optional: true, ..sliding.module("RL.SLIDING key 3600 100", &["rl.sliding"]) },
-        sliding.script(&scripts.sliding, "3600 100"),
-    ]
-}
-
-/// Keys by Zipf's law with exponent 1 (the second gets half as many calls as the first, the third a third), one to seven calls in
-/// a row.
-fn bursts(keys: usize, calls: usize, rng: &mut fastrand::Rng) -> Vec<u32> {
-    let mut sum = 0.0;
-    let cumulated: Vec<f64> = (1..=keys)
-        .map(|rank| {
-            sum += 1.0 / rank as f64;
-            sum
-        })
-        .collect();
-    let mut order = Vec::with_capacity(calls);
-    while order.len() < calls {
-        let drawn = rng.f64() * sum;
-        let key = cumulated.partition_point(|&below| below < drawn).min(keys - 1) as u32;
-        order.extend(std::iter::repeat_n(key, rng.usize(1..=7)));
-    }
-    order.truncate(calls);
-    order
 }
 
 /// `1,000,000`.

@@ -16,7 +16,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::arguments::Arguments;
-use super::cases::{self, BESIDE_ZREM, Case, Group, Scripts, Side, Traffic, grouped};
+use super::cases::{self, Case, Group, Scripts, Side, Traffic, grouped};
 use super::support::engine::version;
 use super::support::wire::{Reply, Wire};
 use super::support::{self, Client, Engine, Options, Server, root, server::Module};
@@ -29,10 +29,6 @@ const CALLS: usize = 1_000;
 const BESIDE: [&str; 2] = ["redis-8.6", "valkey-9.1"];
 /// The path of the page.
 const PAGE: &str = "docs/bench/instructions.md";
-/// A change of more than this many percent is set in bold.
-const NOTABLE: f64 = 3.0;
-/// A change below this many percent is not shown.
-const TOLD: f64 = 0.5;
 
 pub fn run(engine: &Engine, arguments: &Arguments) {
     if Command::new("valgrind").arg("--version").output().is_err() {
@@ -40,9 +36,9 @@ pub fn run(engine: &Engine, arguments: &Arguments) {
         std::process::exit(1);
     }
     let counts = counts(engine, arguments);
-    let before_page = committed();
-    // The page has no counts of other engines to compare with: print without writing.
-    let whole = arguments.filter.is_none() && is_of(&before_page, engine);
+    // The page is about one engine, and is written as a whole.
+    let page = std::fs::read_to_string(root().join(PAGE)).unwrap_or_default();
+    let whole = arguments.filter.is_none() && (page.is_empty() || page.contains(&format!("Engine: {} (", engine.name)));
     let others = if whole { BESIDE.as_slice() } else { &[] };
     let others = others.iter().filter_map(|name| Engine::all().into_iter().find(|other| other.name == *name));
     let beside: Vec<_> = others
@@ -52,8 +48,7 @@ pub fn run(engine: &Engine, arguments: &Arguments) {
             (other, counts)
         })
         .collect();
-    let before = if is_of(&before_page, engine) { counts_of(&before_page) } else { Counts::new() };
-    let page = page(engine, &counts, &before, &beside);
+    let page = self::page(engine, &counts, &beside);
     println!("{page}");
     if whole {
         std::fs::create_dir_all(root().join("docs/bench")).expect("docs/bench");
@@ -68,11 +63,10 @@ type Counts = BTreeMap<String, u64>;
 fn counts(engine: &Engine, arguments: &Arguments) -> Counts {
     let mut counter = Counter::start(engine);
     let scripts = Scripts::load(&mut counter.client);
-    let mut cases = cases::all(&scripts, arguments.seed);
+    let mut cases = cases::all(&scripts);
     cases.extend(cases::full_replies());
     cases.retain(|case| {
-        case.title != BESIDE_ZREM
-            && matches!(case.group, Group::Floor | Group::Main | Group::Options | Group::Throttle | Group::Policies)
+        matches!(case.group, Group::Floor | Group::Main | Group::Options | Group::Throttle | Group::Policies)
             && matches!(case.side, Side::Module | Side::Compact | Side::Server)
             && arguments.filter.as_ref().is_none_or(|filter| case.name().contains(filter.as_str()))
     });
@@ -291,52 +285,23 @@ impl Counter {
     }
 }
 
-/// Whether the page is about this engine, or does not exist yet.
-fn is_of(page: &str, engine: &Engine) -> bool {
-    page.is_empty() || page.contains(&format!("Engine: {} (", engine.name))
-}
-
-/// The page as last committed, or the file without git.
-fn committed() -> String {
-    let shown = Command::new("git").args(["show", &format!("HEAD:{PAGE}")]).current_dir(root()).output();
-    match shown {
-        Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).into_owned(),
-        _ => std::fs::read_to_string(root().join(PAGE)).unwrap_or_default(),
-    }
-}
-
-fn counts_of(page: &str) -> Counts {
-    page.lines()
-        .filter_map(|line| {
-            let cells: Vec<&str> = line.strip_prefix('|')?.split('|').map(str::trim).collect();
-            Some((cells.first()?.to_string(), cells.get(1)?.replace(',', "").parse().ok()?))
-        })
-        .collect()
-}
-
-fn page(engine: &Engine, counts: &Counts, before: &Counts, beside: &[(Engine, Counts)]) -> String {
-    let program = |engine: &Engine| engine.program.as_deref().and_then(version).unwrap_or_default();
+fn page(engine: &Engine, counts: &Counts, beside: &[(Engine, Counts)]) -> String {
+    let named = |engine: &Engine| {
+        format!("{} ({})", engine.name, engine.program.as_deref().and_then(version).unwrap_or_default())
+    };
     let mut page = format!(
         "# Instructions a call\n\n\
-         `make bench-instructions` writes this page. Engine: {} ({}), under callgrind, its clock frozen. The counts are the\n\
-         instructions of `processCommand`. Changes are relative to the page as last committed: those of {TOLD} % and more are shown,\n\
-         those of more than {NOTABLE} % in bold. The last columns are other engines.\n\n\
-         | command | instructions | change |",
-        engine.name,
-        program(engine)
+         `make bench-instructions` writes this page. Engine: {0}, under callgrind, its clock frozen. The counts are the\n\
+         instructions of `processCommand`: the diff of a commit shows what it costs.\n\n\
+         | command | {0} |",
+        named(engine)
     );
     for (other, _) in beside {
-        let _ = write!(page, " {} ({}) |", other.name, program(other));
+        let _ = write!(page, " {} |", named(other));
     }
-    let _ = writeln!(page, "\n|---|--:|--:|{}", "--:|".repeat(beside.len()));
+    let _ = writeln!(page, "\n|---|--:|{}", "--:|".repeat(beside.len()));
     for (name, &count) in counts {
-        let change = before.get(name).map_or(0.0, |&before| (count as f64 / before as f64 - 1.0) * 100.0);
-        let change = match change.abs() {
-            size if size < TOLD => String::new(),
-            size if size <= NOTABLE => format!("{change:+.1} %"),
-            _ => format!("**{change:+.1} %**"),
-        };
-        let _ = write!(page, "| {name} | {} | {change} |", grouped(count as usize));
+        let _ = write!(page, "| {name} | {} |", grouped(count as usize));
         for (_, counts) in beside {
             let _ = write!(page, " {} |", counts.get(name).map_or(String::new(), |&count| grouped(count as usize)));
         }

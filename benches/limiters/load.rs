@@ -13,8 +13,6 @@ use super::venues::Venues;
 
 /// Calls in one pipeline.
 const DEPTH: usize = 32;
-/// Single calls whose latency is measured.
-const SINGLE_CALLS: usize = 1_000;
 
 /// Runs a case once and records its figures.
 pub fn measure(venues: &mut Venues, case: &Case, results: &mut Results) {
@@ -45,12 +43,6 @@ pub fn measure(venues: &mut Venues, case: &Case, results: &mut Results) {
     }
     if let (Some(before), Some(after)) = (aof, aof_bytes(&mut client, case)) {
         note(unit::AOF, (after - before) / calls);
-    }
-    if case.traffic != Traffic::Moving && matches!(case.group, Group::Floor | Group::Main) && case.side != Side::Compact
-    {
-        let times = load.single_calls(case);
-        note(unit::P50, percentile(&times, 50.0));
-        note(unit::P99, percentile(&times, 99.0));
     }
     if case.side == Side::Compact {
         super::venues::set_storage(&mut client, Side::Module).expect("the module has it");
@@ -83,11 +75,6 @@ fn busy(client: &mut Client) -> f64 {
 fn aof_bytes(client: &mut Client, case: &Case) -> Option<f64> {
     (case.group == Group::Durable)
         .then(|| client.info_field("persistence", "aof_current_size").parse().expect("a number of bytes"))
-}
-
-/// A percentile of sorted times.
-pub fn percentile(sorted: &[f64], percent: f64) -> f64 {
-    sorted[((sorted.len() as f64 * percent / 100.0) as usize).min(sorted.len() - 1)]
 }
 
 /// Two connections with one pipeline each in flight at any time.
@@ -127,14 +114,6 @@ impl Load {
         }
         allowed + self.connections.iter_mut().map(Connection::collect).sum::<usize>()
     }
-
-    /// The times from call to reply of calls one at a time, in microseconds, sorted.
-    fn single_calls(&mut self, case: &Case) -> Vec<f64> {
-        let connection = &mut self.connections[0];
-        let mut micros: Vec<f64> = (0..SINGLE_CALLS).map(|call| connection.time(&case.packed(call))).collect();
-        micros.sort_by(f64::total_cmp);
-        micros
-    }
 }
 
 /// A connection that counts replies by their lines.
@@ -149,15 +128,10 @@ pub struct Connection {
 
 impl Connection {
     pub fn open(port: u16, case: &Case) -> Self {
-        let verdict = case.verdict.unwrap_or((0, "no reply begins like this"));
-        Self { reply_lines: case.reply_lines, verdict, ..Self::plain(port) }
-    }
-
-    /// A connection for calls whose reply is one line.
-    pub fn plain(port: u16) -> Self {
         let stream = TcpStream::connect(("127.0.0.1", port)).expect("a connection");
         stream.set_nodelay(true).expect("no delay");
-        Self { stream, buffer: Vec::new(), reply_lines: 1, verdict: (0, "no reply begins like this"), expected: 0 }
+        let verdict = case.verdict.unwrap_or((0, "no reply begins like this"));
+        Self { stream, buffer: Vec::new(), reply_lines: case.reply_lines, verdict, expected: 0 }
     }
 
     pub fn send(&mut self, bytes: &[u8], calls: usize) {
@@ -186,13 +160,5 @@ impl Connection {
         }
         self.expected = 0;
         allowed
-    }
-
-    /// The time of one call, in microseconds.
-    pub fn time(&mut self, bytes: &[u8]) -> f64 {
-        let begun = Instant::now();
-        self.send(bytes, 1);
-        self.collect();
-        begun.elapsed().as_secs_f64() * 1e6
     }
 }

@@ -3,25 +3,23 @@
 //!
 //! All of it runs in one run on one machine, in several rounds, and the ratio within a round is what counts: machines differ and
 //! do other work, which affects both sides alike. Server time a call is the server's own figure (INFO commandstats). Throughput
-//! and latency are measured by a client.
+//! is measured by a client.
 //!
-//! `make bench` writes docs/BENCHMARK.md, the figures and plots in docs/bench, and the README's short table.
+//! `make bench` writes docs/BENCHMARK.md, the figures and the plot in docs/bench, and the README's short table.
 //! `make bench-quick` prints. `make bench-instructions` counts instructions in place of time: see instructions.rs. With
-//! `--plots` it makes plots and pages again from the figures.
+//! `--plots` it makes plot and page again from the figures.
 
 #[path = "../../tests/support/mod.rs"]
 #[allow(dead_code)]
 mod support;
 
 mod arguments;
-mod canvas;
 mod cases;
 mod instructions;
 mod load;
 mod plots;
 mod report;
 mod results;
-mod surveys;
 mod venues;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -65,7 +63,7 @@ fn compare(engine: &Engine, arguments: &Arguments) {
     let begun = Instant::now();
     let mut venues = Venues::start(engine, &[], arguments.redis_cell.as_deref());
     let mut results = Results::default();
-    results.head = head(engine, &venues, arguments);
+    results.head = head(engine, &venues);
     let cases = chosen(&venues, cases::all, arguments, &mut results.left_out);
     let whole = arguments.filter.is_none();
     let quick = arguments.mode == Mode::Quick;
@@ -91,18 +89,6 @@ fn compare(engine: &Engine, arguments: &Arguments) {
                 load::measure(venues, case, &mut results);
             }
         }
-        if whole && rounds <= HEAVY_ROUNDS {
-            progress(begun, &format!("round {rounds}: a flood of denials"));
-            surveys::flood(&mut venues, &cases, if quick { 0.3 } else { 1.0 }, &mut results);
-        }
-        if whole && !quick && rounds <= HEAVY_ROUNDS {
-            progress(begun, &format!("round {rounds}: throughput by connections"));
-            surveys::throughput(&mut venues, &cases, &mut results);
-        }
-        if whole && !quick && rounds == 1 {
-            progress(begun, "memory by requests");
-            surveys::memory(&venues, &cases, arguments.seed, &mut results);
-        }
         last = round.elapsed();
         if !std::io::stderr().is_terminal() {
             eprintln!("round {rounds} took {:.0} s", last.as_secs_f64());
@@ -123,7 +109,7 @@ fn write(results: &Results) {
     publish(results);
 }
 
-/// The page, the plots and the README's part.
+/// The page, the plot and the README's part.
 fn publish(results: &Results) {
     plots::write(results, &root().join("docs/bench"));
     let path = root().join("docs/BENCHMARK.md");
@@ -148,7 +134,7 @@ fn elsewhere(engine: &Engine, arguments: &Arguments, left_out: &mut LeftOut) -> 
     places.push(("zset-max-listpack-entries 8".to_owned(), engine.clone(), settings, cases::of_sorted_sets));
     let started = places.into_iter().map(|(place, engine, settings, choice)| {
         let venues = Venues::start(&engine, settings, arguments.redis_cell.as_deref());
-        let there = |scripts: &Scripts, _seed| choice(scripts).into_iter().map(|case| case.at(&place)).collect();
+        let there = |scripts: &Scripts| choice(scripts).into_iter().map(|case| case.at(&place)).collect();
         let cases = chosen(&venues, there, arguments, left_out);
         (venues, cases)
     });
@@ -158,12 +144,12 @@ fn elsewhere(engine: &Engine, arguments: &Arguments, left_out: &mut LeftOut) -> 
 /// The selected cases that can be measured here. The reasons for the others go into `left_out`.
 fn chosen(
     venues: &Venues,
-    all: impl FnOnce(&Scripts, u64) -> Vec<Case>,
+    all: impl FnOnce(&Scripts) -> Vec<Case>,
     arguments: &Arguments,
     left_out: &mut LeftOut,
 ) -> Vec<Case> {
     let scripts = Scripts::load(&mut venues.plain.client());
-    let mut cases = all(&scripts, arguments.seed);
+    let mut cases = all(&scripts);
     if let Some(filter) = &arguments.filter {
         cases.retain(|case| case.name().contains(filter.as_str()));
     }
@@ -192,7 +178,7 @@ fn chosen(
     cases
 }
 
-fn head(engine: &Engine, venues: &Venues, arguments: &Arguments) -> Vec<(&'static str, serde_json::Value)> {
+fn head(engine: &Engine, venues: &Venues) -> Vec<(&'static str, serde_json::Value)> {
     let program = engine.program.as_deref().and_then(version).unwrap_or_default();
     let cell = venues.cell.as_ref().map(|server| {
         let modules: Vec<redis::Value> = server.client().run(&["MODULE", "LIST"]);
@@ -208,7 +194,6 @@ fn head(engine: &Engine, venues: &Venues, arguments: &Arguments) -> Vec<(&'stati
         ("load average", json!(support::load_average())),
         ("engine", json!({ "name": engine.name, "version": program })),
         ("redis-cell", json!(cell)),
-        ("seed", json!(arguments.seed)),
     ]
 }
 

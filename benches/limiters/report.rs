@@ -7,7 +7,6 @@ use serde_json::Value;
 use super::cases::{Group, PACE, grouped};
 use super::results::{Ratio, Results, unit};
 use super::support::root;
-use super::surveys::{CONNECTIONS, DEPTHS, FLOOD, throughput_case};
 
 /// A table in Markdown. Empty columns are left out.
 struct Table {
@@ -42,11 +41,11 @@ impl Table {
 }
 
 /// The top of the page.
-const HERE: &[Group] = &[Group::Floor, Group::Main, Group::Options, Group::Throttle, Group::Policies, Group::Zipf];
+const HERE: &[Group] = &[Group::Floor, Group::Main, Group::Options, Group::Throttle, Group::Policies];
 
-/// The cases with all their figures, for the terminal.
+/// The cases, for the terminal.
 pub fn table(results: &Results) -> String {
-    table_of(results, &[HERE, &[Group::Elsewhere]].concat())
+    times_of(results, &[HERE, &[Group::Elsewhere]].concat())
 }
 
 /// Times and calls a second, for the page.
@@ -88,55 +87,6 @@ fn folded(summary: &str, table: &str) -> String {
     format!("<details><summary>{summary}</summary>\n\n{table}\n</details>\n")
 }
 
-fn table_of(results: &Results, groups: &[Group]) -> String {
-    let mut table = Table::new(&[
-        "case",
-        "server time",
-        "compact",
-        "redis-cell",
-        "script",
-        "script ÷ module",
-        "script ÷ compact",
-        "redis-cell ÷ module",
-        "calls/s",
-        "compact",
-        "redis-cell",
-        "script",
-        "p50",
-        "p99",
-        "allowed",
-    ]);
-    for group in groups.iter().copied().map(Group::name) {
-        for case in results.titles(group) {
-            let own = own_side(group);
-            let of = |side, kind, shown: fn(f64) -> String| {
-                results.median(group, case, side, kind).map_or(String::new(), shown)
-            };
-            let ratio = |sides| results.ratio(group, case, sides, unit::SERVER_TIME).map_or(String::new(), times);
-            let time = |side| of(side, unit::SERVER_TIME, micros);
-            let speed = |side| of(side, unit::THROUGHPUT, thousands);
-            table.row(vec![
-                case.to_owned(),
-                time(own),
-                time("compact"),
-                time("redis-cell"),
-                time("script"),
-                ratio(["script", "module"]),
-                ratio(["script", "compact"]),
-                ratio(["redis-cell", "module"]),
-                speed(own),
-                speed("compact"),
-                speed("redis-cell"),
-                speed("script"),
-                of(own, unit::P50, whole_micros),
-                of(own, unit::P99, whole_micros),
-                of(own, unit::ALLOWED, |percent| format!("{percent:.0} %")),
-            ]);
-        }
-    }
-    table.told()
-}
-
 pub fn page(results: &Results) -> String {
     let head =
         |name: &str| results.head.iter().find(|(found, _)| *found == name).map_or(&Value::Null, |(_, value)| value);
@@ -145,10 +95,10 @@ pub fn page(results: &Results) -> String {
         page,
         "# Figures\n\n\
          What calls cost in time and memory. [PERFORMANCE.md](PERFORMANCE.md) says what follows from it. `make bench` writes this \
-         page but for the sections that name another command, the plots beside it and \
-         [bench/results.json](bench/results.json), which has every figure with its unit, latencies too. \
+         page but for the sections that name another command, the plot beside it and \
+         [bench/results.json](bench/results.json), which has every figure with its unit. \
          [bench/instructions.md](bench/instructions.md) has the instructions of each call, which no other load changes.\n\n\
-         {}. Seed: {}. Rounds on the same servers: {}, at most three of them with the \
+         {}. Rounds on the same servers: {}, at most three of them with the \
          cases that take seconds and with the other engines. Figures are medians of the rounds, and ratios are those of the \
          figures beside them, with the smallest and the largest ratio of a round in parentheses. Where these are on both sides \
          of 1, there is *no difference*. Load average when the run began: {}. Above the number of processors the figures are \
@@ -158,11 +108,8 @@ pub fn page(results: &Results) -> String {
          - *Script*: the scripts in `tests/scripts` and `benches/limiters/scripts`, called with EVALSHA.\n\
          - *Filling*: every key has room, and every request is allowed; keys start empty (at a limit of 1,000,000: nearly \
          full). *Denied*: keys are at their limit. *Moving*: with each call one request is added and one leaves the window, \
-         at a pace of {} calls/s.\n\
-         - *Zipf*: 100,000 keys, the second with half as many calls as the first, the third with a third; one to seven calls in \
-         a row.\n\n",
+         at a pace of {} calls/s.\n\n",
         measured_on(results),
-        head("seed"),
         head("rounds"),
         head("load average").as_f64().map_or("not recorded".to_owned(), |load| format!("{load:.2}")),
         grouped(PACE),
@@ -171,10 +118,7 @@ pub fn page(results: &Results) -> String {
         let _ = writeln!(page, "Left out: {line}.\n");
     }
     page += &times_of(results, HERE);
-    plot(&mut page, "server_time", "Server time a call, by command");
-
-    page += "\n## By limit\n";
-    plot(&mut page, "limit", "Server time a call, by limit");
+    page += "\n![Server time a call, by command](bench/server_time.svg)\n";
 
     let _ = write!(
         page,
@@ -194,35 +138,7 @@ pub fn page(results: &Results) -> String {
          replication.\n\n{}",
         folded("The figures", &durable(results))
     );
-    plot(&mut page, "aof", "AOF bytes a call");
 
-    let _ = write!(
-        page,
-        "\n## Memory\n\n\
-         Bytes of a key (`MEMORY USAGE`) by the requests in its log, 30 ms apart on average. The last two columns are for a \
-         budget of tokens with 1800 tokens a request: the module's key, and the script's two keys. [Below](#bytes-of-a-key) is what keys \
-         take of `used_memory`, with the server's tables.\n\n{}",
-        memory(results)
-    );
-    plot(&mut page, "memory", "Bytes by requests");
-
-    let _ = write!(
-        page,
-        "\n## Connections and pipelines\n\n\
-         RL.SLIDING at limit 100 over Zipf keys: calls/s of one client thread, module and script.\n\n{}",
-        throughput(results)
-    );
-    plot(&mut page, "throughput", "Throughput by connections and pipeline depth");
-
-    let _ = write!(
-        page,
-        "\n## Under a flood\n\n\
-         One client calls `GET`, one call at a time, while {} calls a second are denied (RL.SLIDING, limit 100): the time from \
-         call to reply.\n\n{}",
-        grouped(FLOOD),
-        flood(results)
-    );
-    plot(&mut page, "flood", "Latency of GET under a flood of denials");
     page
 }
 
@@ -237,10 +153,6 @@ pub fn of_other_commands(page: &str) -> String {
         .into_iter()
         .filter_map(section)
         .collect()
-}
-
-fn plot(page: &mut String, name: &str, alt: &str) {
-    let _ = writeln!(page, "\n![{alt}](bench/{name}.svg)");
 }
 
 fn measured_on(results: &Results) -> String {
@@ -296,69 +208,6 @@ fn durable(results: &Results) -> String {
     table.told()
 }
 
-fn memory(results: &Results) -> String {
-    let mut table = Table::new(&[
-        "requests",
-        "sorted set",
-        "compact",
-        "script's sorted set",
-        "sorted set, a request",
-        "compact, a request",
-        "1800 tokens each, a request",
-        "script's, a request",
-    ]);
-    for requests in results.titles("memory") {
-        let number: usize = requests.parse().expect("a number of requests");
-        let of = |side| results.median("memory", requests, side, unit::MEMORY);
-        let all = |side| of(side).map_or(String::new(), bytes);
-        let each = |side| of(side).map_or(String::new(), |bytes| format!("{:.1}", bytes / number as f64));
-        table.row(vec![
-            grouped(number),
-            all("module"),
-            all("compact"),
-            all("script"),
-            each("module"),
-            each("compact"),
-            each("tokens"),
-            each("tokens, script"),
-        ]);
-    }
-    table.told()
-}
-
-fn throughput(results: &Results) -> String {
-    let mut table = Table::new(&["connections", "depth 1", "script", "depth 8", "script", "depth 32", "script"]);
-    for connections in CONNECTIONS {
-        let mut cells = vec![connections.to_string()];
-        for depth in DEPTHS {
-            let title = throughput_case(connections, depth);
-            for side in ["module", "script"] {
-                let figure = results.median("throughput", &title, side, unit::THROUGHPUT);
-                cells.push(figure.map_or(String::new(), thousands));
-            }
-        }
-        table.row(cells);
-    }
-    table.told()
-}
-
-fn flood(results: &Results) -> String {
-    let mut table = Table::new(&["flood of", "p50", "p90", "p99", "p99.9"]);
-    for (side, name) in
-        [("server", "no flood"), ("module", "module"), ("compact", "module, compact"), ("script", "script")]
-    {
-        let mut cells = vec![name.to_owned()];
-        for kind in [unit::P50, unit::P90, unit::P99, unit::P999] {
-            let figure = results.median("flood", "GET under a flood of denials", side, kind);
-            cells.push(figure.map_or(String::new(), whole_micros));
-        }
-        if !cells[1].is_empty() {
-            table.row(cells);
-        }
-    }
-    table.told()
-}
-
 /// The cases of the README's short table, in the order in which they were measured.
 const IN_README: [&str; 6] = [
     "INCR",
@@ -394,10 +243,6 @@ pub fn quote_in_readme(results: &Results) {
 
 fn micros(figure: f64) -> String {
     format!("{figure:.2} µs")
-}
-
-fn whole_micros(figure: f64) -> String {
-    format!("{figure:.0} µs")
 }
 
 fn thousands(figure: f64) -> String {

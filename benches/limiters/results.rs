@@ -23,13 +23,8 @@ pub mod unit {
     pub const THROUGHPUT: Kind = Kind { name: "throughput", unit: "calls/s" };
     pub const ALLOWED: Kind = Kind { name: "allowed", unit: "%" };
     pub const AOF: Kind = Kind { name: "AOF a call", unit: "bytes" };
-    pub const MEMORY: Kind = Kind { name: "memory", unit: "bytes" };
-    pub const P50: Kind = Kind { name: "latency, median", unit: "µs" };
-    pub const P90: Kind = Kind { name: "latency, 90th percentile", unit: "µs" };
-    pub const P99: Kind = Kind { name: "latency, 99th percentile", unit: "µs" };
-    pub const P999: Kind = Kind { name: "latency, 99.9th percentile", unit: "µs" };
 
-    pub const ALL: [Kind; 10] = [SERVER_TIME, CPU, THROUGHPUT, ALLOWED, AOF, MEMORY, P50, P90, P99, P999];
+    pub const ALL: [Kind; 5] = [SERVER_TIME, CPU, THROUGHPUT, ALLOWED, AOF];
 }
 
 /// How two figures compare.
@@ -50,6 +45,12 @@ struct Entry {
     samples: Vec<f64>,
 }
 
+impl Entry {
+    fn is(&self, group: &str, case: &str, side: &str, kind: Kind) -> bool {
+        self.group == group && self.case == case && self.side == side && self.kind == kind
+    }
+}
+
 #[derive(Default)]
 pub struct Results {
     /// The machine and the settings, for the top of the page.
@@ -64,12 +65,9 @@ impl Results {
         self.note_at(case.group.name(), &case.title, case.side.name(), kind, value);
     }
 
-    pub fn note_at(&mut self, group: &str, case: &str, side: &str, kind: Kind, value: f64) {
-        let known = self
-            .entries
-            .iter_mut()
-            .find(|entry| entry.group == group && entry.case == case && entry.side == side && entry.kind == kind);
-        match known {
+    fn note_at(&mut self, group: &str, case: &str, side: &str, kind: Kind, value: f64) {
+        let is_it = |entry: &&mut Entry| entry.is(group, case, side, kind);
+        match self.entries.iter_mut().find(is_it) {
             Some(entry) => entry.samples.push(value),
             None => {
                 let [group, case, side] = [group, case, side].map(str::to_owned);
@@ -79,10 +77,7 @@ impl Results {
     }
 
     fn samples(&self, group: &str, case: &str, side: &str, kind: Kind) -> &[f64] {
-        let found = self
-            .entries
-            .iter()
-            .find(|entry| entry.group == group && entry.case == case && entry.side == side && entry.kind == kind);
+        let found = self.entries.iter().find(|entry| entry.is(group, case, side, kind));
         found.map_or(&[], |entry| &entry.samples)
     }
 
@@ -97,17 +92,6 @@ impl Results {
         let rounds = || of(theirs).zip(of(ours)).map(|(theirs, ours)| theirs / ours);
         let medians = self.median(group, case, theirs, kind)? / self.median(group, case, ours, kind)?;
         Some(Ratio { medians, least: rounds().reduce(f64::min)?, most: rounds().reduce(f64::max)? })
-    }
-
-    /// The groups in the order in which they were measured.
-    pub fn groups(&self) -> Vec<&str> {
-        let mut groups: Vec<&str> = Vec::new();
-        for entry in &self.entries {
-            if !groups.contains(&&*entry.group) {
-                groups.push(&entry.group);
-            }
-        }
-        groups
     }
 
     /// The titles of a group in the order of the table.
@@ -135,7 +119,7 @@ impl Results {
     pub fn read(path: &Path) -> Self {
         let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let written: Value = serde_json::from_str(&text).expect("what was written");
-        let head = ["machine", "load average", "engine", "redis-cell", "seed", "rounds"];
+        let head = ["machine", "load average", "engine", "redis-cell", "rounds"];
         let mut read = Self {
             head: head.into_iter().map(|name| (name, written[name].clone())).collect(),
             left_out: serde_json::from_value(written["left out"].clone()).unwrap_or_default(),

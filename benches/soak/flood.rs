@@ -1,4 +1,4 @@
-//! Fifty connections on one key: the latency of another client, and the bytes to replicas and the AOF.
+//! Fifty connections on one key: the latency of another client.
 
 use std::io::{Read, Write as _};
 use std::net::TcpStream;
@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use super::support::server::Module;
 use super::support::wire::pack;
 use super::support::{Client, Engine, Options, Server};
 
@@ -18,29 +17,16 @@ const DENIED: &[u8] = b"*3\r\n:0\r\n:100\r\n:86400\r\n";
 const PACE: f64 = 300_000.0;
 /// The floods take turns, so that other load of the machine affects all of them.
 const TURNS: u32 = 6;
-const CALLS: usize = 200_000;
 
 const SLIDING: &[&str] = &["RL.SLIDING", "k", "86400", "100"];
 const INCR: &[&str] = &["INCR", "n"];
 
-pub fn run(engine: &Engine, time: Duration) -> String {
-    let mut page = pings(engine, time);
-    page += &propagated(engine);
-    page
-}
-
 struct Flood<'a> {
     name: String,
     words: &'a [&'a str],
-    pace: Pace,
+    /// Calls a second, or as many as go.
+    pace: Option<f64>,
     found: Found,
-}
-
-enum Pace {
-    Given,
-    /// As many calls as keep the server's thread as busy as INCR at the given pace.
-    AsBusy,
-    AsFastAsItGoes,
 }
 
 #[derive(Default)]
@@ -53,7 +39,7 @@ struct Found {
     time: f64,
 }
 
-fn pings(engine: &Engine, time: Duration) -> String {
+pub fn run(engine: &Engine, time: Duration) -> String {
     let server = Server::start(engine, &Options::default());
     let mut client = server.client();
     fill(&mut client);
@@ -62,28 +48,16 @@ fn pings(engine: &Engine, time: Duration) -> String {
     let given = format!("at {:.0} k/s", PACE / 1000.0);
     let flood = |name: String, words, pace| Flood { name, words, pace, found: Found::default() };
     let mut floods = [
-        flood(format!("RL.SLIDING, denied, {given}"), SLIDING, Pace::Given),
-        flood(format!("INCR, {given}"), INCR, Pace::Given),
-        flood(format!("RL.SLIDING, denied, as busy as INCR {given}"), SLIDING, Pace::AsBusy),
-        flood("RL.SLIDING, denied, at full speed".to_owned(), SLIDING, Pace::AsFastAsItGoes),
-        flood("its script, denied, at full speed".to_owned(), &script, Pace::AsFastAsItGoes),
-        flood("INCR, at full speed".to_owned(), INCR, Pace::AsFastAsItGoes),
+        flood(format!("RL.SLIDING, denied, {given}"), SLIDING, Some(PACE)),
+        flood(format!("INCR, {given}"), INCR, Some(PACE)),
+        flood("RL.SLIDING, denied, at full speed".to_owned(), SLIDING, None),
+        flood("its script, denied, at full speed".to_owned(), &script, None),
+        flood("INCR, at full speed".to_owned(), INCR, None),
     ];
     let slice = time / floods.len() as u32 / TURNS;
     for _ in 0..TURNS {
-        for index in 0..floods.len() {
-            let rate = match floods[index].pace {
-                Pace::Given => Some(PACE),
-                Pace::AsFastAsItGoes => None,
-                Pace::AsBusy => {
-                    // In the first turn a call costs what it did at the given pace, and from then on what it has cost here.
-                    let known = if floods[index].found.calls > 0 { index } else { 0 };
-                    let (denials, incr) = (&floods[known].found, &floods[1].found);
-                    Some(incr.busy / incr.time / (denials.busy / denials.calls as f64))
-                }
-            };
-            let more = under_flood(&server, floods[index].words, rate, slice);
-            let found = &mut floods[index].found;
+        for Flood { words, pace, found, .. } in &mut floods {
+            let more = under_flood(&server, words, *pace, slice);
             found.pings.extend(more.pings);
             found.calls += more.calls;
             found.busy += more.busy;
@@ -191,50 +165,4 @@ fn connect(server: &Server) -> TcpStream {
     let stream = TcpStream::connect(("127.0.0.1", server.port)).expect("a connection");
     stream.set_nodelay(true).expect("no delay");
     stream
-}
-
-/// Bytes to a replica and to the AOF for a thousand denied calls.
-fn propagated(engine: &Engine) -> String {
-    let options = Options::default().with(&[
-        "--repl-diskless-sync-delay",
-        "0",
-        "--repl-ping-replica-period",
-        "3600",
-        "--appendonly",
-        "yes",
-    ]);
-    let server = Server::start(engine, &options);
-    let mut client = server.client();
-    let _replica = Server::replica_of(&server, engine, Options { module: Module::None, ..Options::default() });
-    fill(&mut client);
-    let load = |client: &mut Client, script: &str| client.run::<String>(&["SCRIPT", "LOAD", script]);
-    let sliding = load(&mut client, include_str!("../../tests/scripts/sliding.lua"));
-    let fixed = load(&mut client, include_str!("../../tests/scripts/fixed.lua"));
-
-    let mut page = format!(
-        "\nBytes for a thousand denied calls, of {CALLS} (RL.SLIDING sends at most one PEXPIREAT a second):\n\n\
-         | call | to a replica | to the AOF |\n|---|--:|--:|\n"
-    );
-    for (name, words) in [
-        ("RL.SLIDING", SLIDING.to_vec()),
-        ("its script", vec!["EVALSHA", &sliding, "1", "k", "86400", "100"]),
-        ("RL.FIXED", vec!["RL.FIXED", "f", "3600", "0"]),
-        ("its script", vec!["EVALSHA", &fixed, "1", "f", "3600", "0"]),
-        ("INCR", INCR.to_vec()),
-    ] {
-        let sizes = |client: &mut Client| -> [f64; 2] {
-            [("replication", "master_repl_offset"), ("persistence", "aof_current_size")]
-                .map(|(section, field)| client.info_field(section, field).parse().expect("a number"))
-        };
-        let before = sizes(&mut client);
-        let mut call = Vec::new();
-        pack(&mut call, &words);
-        for _ in 0..CALLS / 1000 {
-            client.send_packed(&call.repeat(1000), 1000);
-        }
-        let after = sizes(&mut client);
-        let thousand = |index: usize| (after[index] - before[index]) / (CALLS as f64 / 1000.0);
-        page += &format!("| {name} | {:.1} | {:.1} |\n", thousand(0), thousand(1));
-    }
-    page
 }

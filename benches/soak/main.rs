@@ -20,7 +20,7 @@ use std::time::Duration;
 use support::engine::version;
 use support::{Client, Engine};
 
-/// With eight minutes each of the six floods lasts one.
+/// With eight minutes each of the five floods lasts more than one.
 const USAGE: &str = "\
 --minutes N    for hostile calls (a quarter) and floods (three quarters): 8, or for a quick look any number from 0.1 on.
                Memcheck, pruning and setting up come on top, about two minutes

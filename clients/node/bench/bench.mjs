@@ -53,8 +53,10 @@ function adapters(nodeRedis, ioredis) {
     new Promise((resolve, reject) =>
       store.incr(key, (error, result) => (error ? reject(error) : resolve(result)), WINDOW_MS, LIMIT),
     );
+  // What functions and scripts cost does not depend on the framework: once is enough.
+  const modes = (framework) => (framework === "express-rate-limit" ? ["module", "functions", "script"] : ["module"]);
   const forUs = (framework, client, make) =>
-    ["module", "functions", "script"].flatMap((mode) =>
+    modes(framework).flatMap((mode) =>
       ["sliding", "fixed"].map((algorithm) => ({
         framework,
         store: `redis-rl, ${algorithm}`,

@@ -108,17 +108,13 @@ async fn main() -> Result<(), Failure> {
     let none = Rule::sliding("1/hour")?;
     for (mode, name) in [(Mode::Module, "module"), (Mode::Functions, "functions"), (Mode::Script, "script")] {
         let limiter = server.limiter(mode)?;
-        let mut add = async |rule: &str, app| -> Result<(), Failure> {
-            services.push(Service::start(&format!("redis-rl-client, {name}, {rule}"), app).await?);
-            Ok(())
-        };
-        add("RL.FIXED", app().layer(RateLimitLayer::new(limiter.clone(), &all, by_address))).await?;
-        let throttle = Rule::throttle("1_000_000/s")?.burst(1_000_000);
-        add("RL.THROTTLE", app().layer(RateLimitLayer::new(limiter.clone(), throttle, by_address))).await?;
-        let denied = RateLimitLayer::new(limiter.clone(), &none, by_address);
-        add("RL.SLIDING, denied by the server", app().layer(denied.clone().deny_cache(false))).await?;
-        add("RL.SLIDING, denied", app().layer(denied)).await?;
+        let app = app().layer(RateLimitLayer::new(limiter, &all, by_address));
+        services.push(Service::start(&format!("redis-rl-client, {name}, RL.FIXED"), app).await?);
     }
+    let denied = RateLimitLayer::new(server.limiter(Mode::Module)?, &none, by_address);
+    let asked = app().layer(denied.clone().deny_cache(false));
+    services.push(Service::start("redis-rl-client, module, RL.SLIDING, denied by the server", asked).await?);
+    services.push(Service::start("redis-rl-client, module, RL.SLIDING, denied", app().layer(denied)).await?);
     let governor = |burst, nanos| {
         let config = GovernorConfigBuilder::default().period(Duration::from_nanos(nanos)).burst_size(burst).finish();
         config.map(|config| GovernorLayer::new(Arc::new(config))).ok_or("a configuration that cannot be")

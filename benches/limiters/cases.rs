@@ -460,14 +460,7 @@ const BUDGET: &str = "RL.SLIDING, 200,000 tokens, COST 1800";
 
 fn policies(scripts: &Scripts) -> Vec<Case> {
     let case = |title: &str| Case { optional: true, ..base(Group::Policies, title, Traffic::Filling) };
-    [
-        tokens(scripts, &case),
-        leases(scripts, &case),
-        several_keys(scripts, &case),
-        refunds(scripts, &case),
-        forms(&case),
-    ]
-    .concat()
+    [tokens(scripts, &case), leases(scripts, &case), several_keys(scripts, &case), refunds(scripts, &case)].concat()
 }
 
 /// A budget of tokens. The script keeps their sum in a second key, so that it need not read the whole log.
@@ -537,13 +530,7 @@ fn several_keys(scripts: &Scripts, case: &dyn Fn(&str) -> Case) -> Vec<Case> {
             &scripts.all_fixed,
             &format!("3600 {MILLION} {MILLION} {MILLION}"),
         ),
-        counters_of_one(&counters, &fixed),
     ]
-}
-
-/// One, two and three keys, to show the cost of each further key.
-fn counters_of_one(case: &Case, fixed: &str) -> Case {
-    Case { title: "RL.ALL, FIXED on 1 key".to_owned(), ..case.module(&format!("RL.ALL 1 key {fixed}"), &["rl.all"]) }
 }
 
 fn refunds(scripts: &Scripts, case: &dyn Fn(&str) -> Case) -> Vec<Case> {
@@ -566,6 +553,12 @@ fn refunds(scripts: &Scripts, case: &dyn Fn(&str) -> Case) -> Vec<Case> {
     ]
 }
 
+/// What no script stands beside. Counted in instructions only.
+pub fn counted_only() -> Vec<Case> {
+    let case = |title: &str| Case { optional: true, ..base(Group::Policies, title, Traffic::Filling) };
+    [forms(&case), full_replies(&case)].concat()
+}
+
 /// Forms of the plain commands.
 fn forms(case: &dyn Fn(&str) -> Case) -> Vec<Case> {
     const HOLD: &str = "RL.SLIDING key 3600 200000 COST 1800 HOLD attempt 60";
@@ -580,6 +573,7 @@ fn forms(case: &dyn Fn(&str) -> Case) -> Vec<Case> {
     let denied = |title: &str, limit| Case { traffic: Traffic::Denied, limit, ..case(title) };
     let rejected = |case: Case| case.module("RL.FIXED key 3600 1", &["rl.fixed"]).after(1, "RL.FIXED key 3600 1");
     vec![
+        counter("RL.ALL, FIXED on 1 key").module("RL.ALL 1 key FIXED 3600 1000000", &["rl.all"]),
         rejected(denied("RL.FIXED, denied", MILLION)),
         rejected(denied("RL.FIXED, denied, rl.top no", MILLION)).after(1, "CONFIG SET rl.top no"),
         rejected(denied("RL.FIXED, denied, each key once", 1)),
@@ -596,9 +590,8 @@ fn forms(case: &dyn Fn(&str) -> Case) -> Vec<Case> {
     ]
 }
 
-/// What packages send to learn more than the decision. Counted in instructions only.
-pub fn full_replies() -> Vec<Case> {
-    let case = |title: &str| Case { optional: true, ..base(Group::Policies, title, Traffic::Filling) };
+/// What packages send to learn more than the decision.
+fn full_replies(case: &dyn Fn(&str) -> Case) -> Vec<Case> {
     const ALL: &str = "RL.ALL 3 key:rpm key:tpm key:busy SLIDING 3600 500 SLIDING 3600";
     let denied = |title: &str| Case { traffic: Traffic::Denied, keys: 1_000, verdict: None, ..case(title) };
     let log = |title: &str| Case { limit: 100, keys: 500, verdict: None, ..case(title) };

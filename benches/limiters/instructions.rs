@@ -64,7 +64,7 @@ fn counts(engine: &Engine, arguments: &Arguments) -> Counts {
     let mut counter = Counter::start(engine);
     let scripts = Scripts::load(&mut counter.client);
     let mut cases = cases::all(&scripts);
-    cases.extend(cases::full_replies());
+    cases.extend(cases::counted_only());
     cases.retain(|case| {
         matches!(case.group, Group::Floor | Group::Main | Group::Options | Group::Throttle | Group::Policies)
             && matches!(case.side, Side::Module | Side::Compact | Side::Server)
@@ -83,7 +83,7 @@ fn counts(engine: &Engine, arguments: &Arguments) -> Counts {
         eprintln!("counting on {}: {name}", engine.name);
         match (case.group, case.traffic) {
             (Group::Main, Traffic::Filling) if case.stats == ["rl.sliding"] => {
-                if case.limit <= 10_000 {
+                if [100, 10_000].contains(&case.limit) {
                     counter.sliding(&case, &mut counts);
                 }
             }

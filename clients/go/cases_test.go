@@ -288,14 +288,14 @@ func (c wordsCase) reservation(t *testing.T, key string, rule Rule) (command, er
 		if rules, _, err = reserved(rules, lease, c.now()); err != nil {
 			return command{}, err
 		}
-		return allCommand(c.Prefix, rules)
+		return decisionCommand("all", c.Prefix, rules)
 	}
 	rules, parts, err := reserved([]KeyedRule{Reserved(key, rule.(Reservable), number(t, c.Options.Units))}, lease, c.now())
 	switch {
 	case err != nil:
 		return command{}, err
 	case c.Call == "reserve":
-		return hitCommand(key, rules[0].Rule)
+		return decisionCommand("hit", "", rules)
 	}
 	return settleCommand(key, parts[0].rule, number(t, c.Options.Actual))
 }
@@ -335,17 +335,17 @@ func (c wordsCase) command(t *testing.T) (command, error) {
 	case "reserve", "reserve_all", "settle", "cancel":
 		return c.reservation(t, key, rule)
 	case "hit", "wait":
-		return hitCommand(key, rule)
+		return decisionCommand("hit", "", []KeyedRule{On(key, rule)})
 	case "turn":
-		return hitCommand(key, turn{rule.(TurnRule), time.Duration(*c.Options.Within) * time.Millisecond})
+		return decisionCommand("hit", "", []KeyedRule{On(key, turn{rule.(TurnRule), time.Duration(*c.Options.Within) * time.Millisecond})})
 	case "peek":
-		return peekCommand(key, rule)
+		return decisionCommand("peek", "", []KeyedRule{On(key, rule)})
 	case "all":
 		rules, err := c.keyed(t)
 		if err != nil {
 			return command{}, err
 		}
-		return allCommand(c.Prefix, at(rules, c.now()))
+		return decisionCommand("all", c.Prefix, at(rules, c.now()))
 	case "refund":
 		var at time.Time
 		if c.Options.AtMS != nil {
@@ -362,7 +362,7 @@ func (c wordsCase) command(t *testing.T) (command, error) {
 		if c.Options.Holder != nil {
 			lease = lease.Holder(*c.Options.Holder)
 		}
-		return hitCommand(key, lease)
+		return decisionCommand("hit", "", []KeyedRule{On(key, lease)})
 	case "release":
 		return releaseCommand(key, c.Options.Holders)
 	}
@@ -425,8 +425,7 @@ func TestWords(t *testing.T) {
 		}
 		rules = at(rules, c.now())
 		rules = at(rules, earliestEnd(rules))
-		limiter := &Limiter{}
-		if command, err := limiter.command(c.Call, rules); err != nil || !reflect.DeepEqual(command.text(Module), c.Words) {
+		if command, err := decisionCommand(c.Call, "", rules); err != nil || !reflect.DeepEqual(command.text(Module), c.Words) {
 			t.Errorf("%q: %q, %v", c.Words, command.text(Module), err)
 		}
 	}

@@ -33,15 +33,11 @@ func source(kind string) string {
 
 var digest = fmt.Sprintf("%x", sha1.Sum([]byte(script)))
 
-var versionLine = regexp.MustCompile(`-- Version (\d+)\b`)
+var versionLine = regexp.MustCompile(`-- Version \d+\b`)
 
 // libraryVersion is the version that a function library says it has; 0 for one from before there were versions.
 func libraryVersion(code string) int {
-	found := versionLine.FindStringSubmatch(code)
-	if found == nil {
-		return 0
-	}
-	version, _ := strconv.Atoi(found[1])
+	version, _ := strconv.Atoi(strings.TrimPrefix(versionLine.FindString(code), "-- Version "))
 	return version
 }
 
@@ -95,41 +91,40 @@ func checked(rule Rule, least int64) error {
 	return rule.check(least)
 }
 
-func hitCommand(key string, rule Rule) (command, error) {
-	if err := checked(rule, 1); err != nil {
-		return command{}, err
-	}
-	again := isLease(rule) || holdOf(rule) != nil
-	return command{rule.kind(), []string{key}, append(rule.words(), rule.form()), false, again}, nil
-}
-
-func peekCommand(key string, rule Rule) (command, error) {
-	if err := checked(rule, 0); err != nil {
-		return command{}, err
-	}
-	words := append([]any{rule.kind()}, append(rule.words(), rule.form())...)
-	return command{"PEEK", []string{key}, words, true, true}, nil
-}
-
-func allCommand(prefix string, rules []KeyedRule) (command, error) {
+// decisionCommand is that of a call that decides: RL.ALL, RL.PEEK, or the command of the rule.
+func decisionCommand(call, prefix string, rules []KeyedRule) (command, error) {
 	if len(rules) < 1 || len(rules) > maxKeys {
 		return command{}, invalid("a call takes 1 to %d keys, not %d", maxKeys, len(rules))
 	}
-	all := command{name: "ALL"}
+	var least int64
+	isOwn := call != "all" && call != "peek"
+	if isOwn {
+		least = 1
+	}
+	made := command{name: strings.ToUpper(call), reads: call == "peek", again: call == "peek"}
 	for _, each := range rules {
-		if err := checked(each.Rule, 0); err != nil {
+		if err := checked(each.Rule, least); err != nil {
 			return command{}, err
 		}
 		if each.isReserved && holdOf(each.Rule) == nil {
 			return command{}, invalid("units are reserved by ReserveAll")
 		}
-		all.keys = append(all.keys, prefix+each.Key)
-		all.words = append(append(all.words, each.Rule.kind()), each.Rule.words()...)
-		// By a hold the server knows that the call was carried out before.
-		all.again = all.again || holdOf(each.Rule) != nil
+		made.keys = append(made.keys, prefix+each.Key)
+		if isOwn {
+			made.name = each.Rule.kind()
+		} else {
+			made.words = append(made.words, each.Rule.kind())
+		}
+		made.words = append(made.words, each.Rule.words()...)
+		// By a holder the server knows that the call was carried out before. RL.ALL may count units beside a lease.
+		made.again = made.again || holdOf(each.Rule) != nil || isOwn && isLease(each.Rule)
 	}
-	all.words = append(all.words, "FULL")
-	return all, nil
+	form := "FULL"
+	if call != "all" {
+		form = rules[0].Rule.form()
+	}
+	made.words = append(made.words, form)
+	return made, nil
 }
 
 func refundCommand(key string, rule Countable, at time.Time) (command, error) {

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -99,24 +100,6 @@ func (n *node) enter() (isProbe bool, err error) {
 // refusal is the error of a call that is not sent.
 func (n *node) refusal() error {
 	return fmt.Errorf("redisrl: %w, and was less than a second ago: %w", ErrUnavailable, n.why)
-}
-
-func (n *node) open(key string, why error) (first bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	first = n.openUntil.IsZero()
-	n.openUntil, n.why, n.key = time.Now().Add(breakerPause), why, key
-	return first
-}
-
-// answered notes that the server has answered a call, and says whether that ends an outage.
-func (n *node) answered() bool {
-	n.answeredAt.Store(now())
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	wasOpen := !n.openUntil.IsZero()
-	n.openUntil, n.why = time.Time{}, nil
-	return wasOpen
 }
 
 // isAvailable says whether no server is known to be unavailable. A node whose keys another one has by now is forgotten: nobody
@@ -346,15 +329,24 @@ func (c *core) locate(ctx context.Context, current *call) (*node, *redis.Client,
 	return c.node(server.Options().Addr), server, nil
 }
 
+// answered notes that the server has answered a call, which ends an outage.
 func (c *core) answered(n *node) {
-	if n.answered() && c.log != nil {
+	n.answeredAt.Store(now())
+	n.mu.Lock()
+	wasOpen := !n.openUntil.IsZero()
+	n.openUntil, n.why = time.Time{}, nil
+	n.mu.Unlock()
+	if wasOpen && c.log != nil {
 		c.log.Info("the server is available again", "limiter", c.name, "server", n.name)
 	}
 }
 
 // failed opens the breaker.
 func (c *core) failed(n *node, server *redis.Client, key string, why error) {
-	isFirst := n.open(key, why)
+	n.mu.Lock()
+	isFirst := n.openUntil.IsZero()
+	n.openUntil, n.why, n.key = time.Now().Add(breakerPause), why, key
+	n.mu.Unlock()
 	if isFirst && c.log != nil {
 		c.log.Info("the server is unavailable", "limiter", c.name, "server", n.name, "error", why)
 	}
@@ -390,7 +382,7 @@ func (c *core) decide(ctx context.Context, n *node, server *redis.Client, comman
 		if isSent = isSent || meaning == lost && !isUnsent(err); isSent {
 			err = unanswered{err}
 		}
-		if isReadOnly(err) && server != nil && c.cluster == nil {
+		if strings.HasPrefix(err.Error(), "READONLY ") && server != nil && c.cluster == nil {
 			// Nothing was counted, and go-redis has closed the connection. Others that are idle may lead to the same server, and a new one
 			// to another, as after a failover.
 			if replicas == -1 {

@@ -112,8 +112,6 @@ func meaningOfLine(line string, cluster bool) meaning {
 	return permanent
 }
 
-func isReadOnly(err error) bool { return strings.HasPrefix(err.Error(), "READONLY ") }
-
 // hasEnded: the window of a calendar is over on the server's clock.
 func hasEnded(err error) bool { return says(err, "ERR the window has ended") }
 

@@ -96,7 +96,8 @@ func NewGuard(limiter *Limiter, options GuardOptions) (*Guard, error) {
 	}
 	own.core, own.remembers = core, !options.NoDenyCache
 	kind := fallbackKind{options.WhenUnavailable, options.Processes}
-	shared, _ := limiter.fallbacks.LoadOrStore(kind, &fallback{policy: kind.policy, local: newLocal(kind.processes)})
+	memory := &local{processes: int64(kind.processes), counters: map[string]*counter{}}
+	shared, _ := limiter.fallbacks.LoadOrStore(kind, &fallback{policy: kind.policy, local: memory})
 	return &Guard{&own, options.Prefix, shared.(*fallback)}, nil
 }
 
@@ -137,16 +138,11 @@ func (g *Guard) Decide(ctx context.Context, limits ...Limit) (*Decision, error) 
 		}
 		rules[i] = On(g.Key(each), each.Rule)
 	}
-	began := time.Now()
-	var (
-		result *Result
-		err    error
-	)
-	if len(rules) == 1 {
-		result, err = g.limiter.Hit(ctx, rules[0].Key, rules[0].Rule)
-	} else {
-		result, err = g.limiter.All(ctx, rules...)
+	began, call := time.Now(), "hit"
+	if len(rules) > 1 {
+		call = "all"
 	}
+	result, err := g.limiter.decide(ctx, call, rules, g.limiter.core.timeout)
 	switch {
 	case err == nil:
 		if result.Source == FromServer {
@@ -163,10 +159,6 @@ func (g *Guard) Decide(ctx context.Context, limits ...Limit) (*Decision, error) 
 			result = g.fallback.local.decide(rules).from(FromLocal)
 		default:
 			result = (&local{processes: 1, isOpen: true}).decide(rules).from(FromOpen)
-		}
-		call := "hit"
-		if len(rules) > 1 {
-			call = "all"
 		}
 		g.limiter.count(Event{Call: call, Keys: keysOf(rules), Result: result}, began)
 	}

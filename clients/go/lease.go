@@ -17,7 +17,10 @@ const (
 
 // Acquire takes or renews a lease. The result's Holder is who holds it: the rule's, or a random name.
 func (l *Limiter) Acquire(ctx context.Context, key string, rule LeaseRule) (*Result, error) {
-	return l.Hit(ctx, key, rule.heldBy())
+	if rule.holder == "" {
+		rule = rule.heldBy()
+	}
+	return l.Hit(ctx, key, rule)
 }
 
 // Release ends leases, and returns how many were still held. Releasing twice is no error.
@@ -71,7 +74,8 @@ func (l *Limiter) Hold(ctx context.Context, key string, rule LeaseRule, wait tim
 func (l *Limiter) hold(ctx context.Context, key string, rule LeaseRule, ends time.Time) *Held {
 	held := &Held{limiter: l, key: key, rule: rule}
 	rules := []KeyedRule{On(key, rule)}
-	held.keeper = l.keep(ctx, "hit", rules, time.Duration(rule.ms)*time.Millisecond, ends, func() { l.giveBack(rules, nil) })
+	late := func() { l.giveBack(rules, nil) }
+	held.keeper = l.keep(ctx, "hit", rules, time.Duration(rule.ms)*time.Millisecond, ends, late)
 	return held
 }
 
@@ -206,7 +210,7 @@ func (l *Limiter) keep(ctx context.Context, call string, rules []KeyedRule, ttl 
 
 // renew is one more call. Where its answer comes later than the end of renewing, what it has taken is given back.
 func (l *Limiter) renew(ctx context.Context, call string, rules []KeyedRule, late func()) (*Result, error) {
-	command, err := l.command(call, rules)
+	command, err := decisionCommand(call, l.prefix, rules)
 	if err != nil {
 		return nil, err
 	}

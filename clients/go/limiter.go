@@ -14,6 +14,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -122,11 +123,7 @@ func (l *Limiter) Stats() Stats {
 
 // Hit decides on a request, and counts it if it fits.
 func (l *Limiter) Hit(ctx context.Context, key string, rule Rule) (*Result, error) {
-	return l.hit(ctx, "hit", key, rule, l.core.timeout)
-}
-
-func (l *Limiter) hit(ctx context.Context, call, key string, rule Rule, within time.Duration) (*Result, error) {
-	return l.decide(ctx, call, []KeyedRule{On(key, rule)}, within)
+	return l.decide(ctx, "hit", []KeyedRule{On(key, rule)}, l.core.timeout)
 }
 
 // Peek is what Hit would answer, and changes nothing. With a cost of 0 it shows the state as it is. In a cluster whose client
@@ -141,22 +138,11 @@ func (l *Limiter) All(ctx context.Context, rules ...KeyedRule) (*Result, error) 
 	return l.decide(ctx, "all", rules, l.core.timeout)
 }
 
-// command is that of a call.
-func (l *Limiter) command(call string, rules []KeyedRule) (command, error) {
-	switch call {
-	case "all":
-		return allCommand(l.prefix, rules)
-	case "peek":
-		return peekCommand(l.prefix+rules[0].Key, rules[0].Rule)
-	}
-	return hitCommand(l.prefix+rules[0].Key, rules[0].Rule)
-}
-
 // Turn counts a request at the first time at which it will fit, if that is within 0 to an hour: its turn. The caller sleeps
 // for the result's Wait from when it has the result, and goes on without asking again; who asks later has a later turn. A turn
 // that is not used is given back by [Limiter.Refund] with the result's At, and is where its caller leaves before it is told.
 func (l *Limiter) Turn(ctx context.Context, key string, rule TurnRule, within time.Duration) (*Result, error) {
-	return l.hit(ctx, "turn", key, turn{rule, within}, l.core.timeout)
+	return l.decide(ctx, "turn", []KeyedRule{On(key, turn{rule, within})}, l.core.timeout)
 }
 
 // Wait returns when the request is allowed, or a [*DeniedError] at once where that is later than the deadline of the
@@ -228,12 +214,13 @@ func (l *Limiter) await(ctx context.Context, key string, rule Rule, until time.T
 			asked, call = turn{turns, min(max(left, 0), longestTurn)}, "turn"
 		}
 		ends = time.Now().Add(duration(lease.ms))
-		result, err = l.hit(ctx, call, key, asked, min(l.core.timeout, max(left, l.core.timeout/lastCallShare)))
+		rules := []KeyedRule{On(key, asked)}
+		result, err = l.decide(ctx, call, rules, min(l.core.timeout, max(left, l.core.timeout/lastCallShare)))
 		left, wait := time.Until(until), outagePoll
 		switch {
 		case err == nil && result.Allowed:
 			if err = sleep(ctx, result.Wait); err != nil {
-				go l.giveBack([]KeyedRule{On(key, asked)}, result)
+				go l.giveBack(rules, result)
 				return nil, ends, err
 			}
 			return result, ends, nil
@@ -303,7 +290,7 @@ func (l *Limiter) decide(ctx context.Context, call string, rules []KeyedRule, wi
 	if !isHeld(rules) {
 		rules = at(rules, began)
 	}
-	command, err := l.command(call, rules)
+	command, err := decisionCommand(call, l.prefix, rules)
 	if err != nil {
 		return nil, err
 	}
@@ -323,7 +310,7 @@ func (l *Limiter) decide(ctx context.Context, call string, rules []KeyedRule, wi
 		if end := earliestEnd(rules); hasEnded(err) && !end.IsZero() && !isHeld(rules) {
 			// On the server's clock, which is ahead.
 			rules = at(rules, end)
-			if command, err = l.command(call, rules); err == nil {
+			if command, err = decisionCommand(call, l.prefix, rules); err == nil {
 				result, err = l.asked(ctx, call, rules, command, within, known)
 			}
 		}
@@ -348,11 +335,13 @@ func (l *Limiter) asked(
 	ctx context.Context, call string, rules []KeyedRule, command command, within time.Duration, known func() *Result,
 ) (*Result, error) {
 	reply, found, err := l.core.ask(ctx, command, within, known, func(reply any) {
-		// Nobody would know of what a call has taken whose caller has gone.
-		lease, isLease := rules[0].Rule.(LeaseRule)
-		isWanted := isLease && lease.wanted != nil && lease.wanted.Load()
-		if result, err := read(call, rules, reply); call != "peek" && err == nil && result.Allowed && !isWanted {
-			l.giveBack(rules, result)
+		// Nobody would know of what a call has taken whose caller has gone, but for a lease whose holder the caller has named.
+		isKnown := func(each KeyedRule) bool {
+			lease, isLease := each.Rule.(LeaseRule)
+			return isLease && (lease.wanted == nil || lease.wanted.Load())
+		}
+		if result, err := read(call, rules, reply); call != "peek" && err == nil && result.Allowed {
+			l.giveBack(slices.DeleteFunc(slices.Clone(rules), isKnown), result)
 		}
 	})
 	if err != nil {

@@ -499,6 +499,51 @@ func TestLateReplyGivesNothingBackThatIsHeld(t *testing.T) {
 	}
 }
 
+// A caller that names the holder can give the lease back itself, and may have renewed what it holds. A name that was made for the
+// call is known to nobody else.
+func TestLeavingARenewal(t *testing.T) {
+	client := newClient(t, testserver.Start(t, "module"), 3)
+	lease := Must(Lease(1, time.Hour))
+	mine := lease.Holder("me")
+	for name, call := range map[string]func(context.Context, *Limiter) error{
+		"acquire": func(ctx context.Context, l *Limiter) error { _, err := l.Acquire(ctx, "acquire", mine); return err },
+		"hit":     func(ctx context.Context, l *Limiter) error { _, err := l.Hit(ctx, "hit", mine); return err },
+		"all":     func(ctx context.Context, l *Limiter) error { _, err := l.All(ctx, On("all", mine)); return err },
+		"made":    func(ctx context.Context, l *Limiter) error { _, err := l.Acquire(ctx, "made", lease); return err },
+	} {
+		leaving, leave := context.WithCancel(ctx)
+		renewing := newClient(t, client.Options().Addr, 3)
+		asked := make(chan string, 9)
+		renewing.AddHook(after(func(command string) {
+			if command == "rl.acquire" || command == "rl.all" {
+				leave()
+				time.Sleep(100 * time.Millisecond)
+			}
+			asked <- command
+		}))
+		limiter := newLimiter(t, renewing, Options{Mode: Module})
+		if name != "made" {
+			must(newLimiter(t, client, Options{Mode: Module}).Acquire(ctx, name, mine))
+		}
+		if err := call(leaving, limiter); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", name, err)
+		}
+		var released bool
+		for timeout := time.After(300 * time.Millisecond); ; {
+			select {
+			case command := <-asked:
+				released = released || command == "rl.release"
+				continue
+			case <-timeout:
+			}
+			break
+		}
+		if released != (name == "made") {
+			t.Errorf("%s: released is %v", name, released)
+		}
+	}
+}
+
 func TestDenyCache(t *testing.T) {
 	client := newClient(t, testserver.Start(t, "module"), 3)
 	var events atomic.Int64

@@ -23,10 +23,6 @@ type counter struct {
 	ends time.Time
 }
 
-func newLocal(processes int) *local {
-	return &local{processes: int64(processes), counters: map[string]*counter{}}
-}
-
 // decide decides on a request, and counts it if it fits everywhere.
 func (l *local) decide(rules []KeyedRule) *Result {
 	l.mu.Lock()

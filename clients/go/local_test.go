@@ -7,7 +7,7 @@ import (
 )
 
 func TestLocal(t *testing.T) {
-	memory := newLocal(2)
+	memory := &local{processes: 2, counters: map[string]*counter{}}
 	decide := func(rules ...KeyedRule) *Result { return memory.decide(rules) }
 	for name, rule := range map[string]Rule{
 		"sliding":  Must(Sliding("4/hour, 9/day")),

@@ -446,7 +446,8 @@ type LeaseRule struct {
 	base
 	limit, ms int64
 	holder    string
-	// wanted says that somebody waits for the lease or has it: a late reply to an earlier call by the same holder does not end it.
+	// wanted says that a Hold or a Wait is under way or has the lease: a late reply to an earlier call by the same holder does not
+	// end it. It is nil where the caller has named the holder, and may have renewed what it holds.
 	wanted *atomic.Bool
 }
 

@@ -64,15 +64,12 @@ func New(limiter *redisrl.Limiter, options Options) (*Limiter, error) {
 	}
 	if options.Key == nil {
 		options.Key = func(ctx context.Context, _ string) string {
-			client, ok := peer.FromContext(ctx)
-			if !ok {
-				return ""
+			if client, ok := peer.FromContext(ctx); ok {
+				if address, ok := client.Addr.(*net.TCPAddr); ok {
+					return addresses.Of(address.IP.String(), metadata.ValueFromIncomingContext(ctx, "x-forwarded-for"))
+				}
 			}
-			address, isAddress := client.Addr.(*net.TCPAddr)
-			if !isAddress {
-				return ""
-			}
-			return addresses.Of(address.IP.String(), metadata.ValueFromIncomingContext(ctx, "x-forwarded-for"))
+			return ""
 		}
 	}
 	if options.LimitsFor == nil {
@@ -90,9 +87,7 @@ func (l *Limiter) Unary() grpc.UnaryServerInterceptor {
 		if err != nil {
 			return nil, err
 		}
-		if decision != nil {
-			defer decision.End()
-		}
+		defer decision.End()
 		return handler(ctx, request)
 	}
 }
@@ -104,14 +99,12 @@ func (l *Limiter) Stream() grpc.StreamServerInterceptor {
 		if err != nil {
 			return err
 		}
-		if decision != nil {
-			defer decision.End()
-		}
+		defer decision.End()
 		return handler(server, stream)
 	}
 }
 
-// decide is the decision on a call, nil for a call without a limit, or the error that ends it.
+// decide is the decision on a call, empty for a call without a limit, or the error that ends it.
 func (l *Limiter) decide(ctx context.Context, method string) (*redisrl.Decision, error) {
 	var limits []redisrl.Limit
 	for _, limit := range l.options.LimitsFor(ctx, method) {
@@ -123,7 +116,7 @@ func (l *Limiter) decide(ctx context.Context, method string) (*redisrl.Decision,
 		}
 	}
 	if len(limits) == 0 {
-		return nil, nil
+		return &redisrl.Decision{}, nil
 	}
 	decision, err := l.guard.Decide(ctx, limits...)
 	switch {

@@ -8,16 +8,23 @@
 //!
 //! The kernel still accepts connections to a node that hangs. The client waits for their set-up while it keeps all other
 //! calls waiting, and again for each call that is redirected there. So a node that hangs is remembered, and refused.
+//!
+//! When the client sees MOVED, it asks for the slots, under a lock for which it waits without going on with its other calls.
+//! Of a crowd, some may have got that lock and had no turn yet to give it back (Tokio lets a task do only so much at once):
+//! then it waits for good. So MOVED is followed here, by the address, and the connection is replaced by one that knows the
+//! slots as they are now.
 
 use std::collections::HashMap;
 use std::io;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::cluster_async::Connect;
+use redis::cluster::ClusterClient;
+use redis::cluster_async::{ClusterConnection, Connect};
+use redis::cluster_routing::{RoutingInfo, SingleNodeRoutingInfo};
 use redis::{
     AsyncConnectionConfig, Cmd, ErrorKind, IntoConnectionInfo, Pipeline, RedisError, RedisFuture, RedisResult, Value,
     make_extension_error,
@@ -36,6 +43,33 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How often a node that hangs has the whole time that the client gives a connection; in between it has [`OWN_TIMEOUT`].
 const WHOLE_TIME_EVERY: Duration = Duration::from_secs(60);
+
+/// A connection that has seen MOVED is replaced when it is as old as this.
+const SLOTS_KNOWN_FOR: Duration = Duration::from_secs(1);
+
+/// How long one call has to connect to a node that is new, before another tries.
+const TIME_TO_MEET: Duration = Duration::from_millis(250);
+
+/// The nodes that a client was connected to last, by their addresses, and those that a call is about to connect to.
+static NODES: LazyLock<Mutex<HashMap<String, Option<Instant>>>> = LazyLock::new(Mutex::default);
+
+fn nodes() -> MutexGuard<'static, HashMap<String, Option<Instant>>> {
+    NODES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn is_connected(node: &str) -> bool {
+    nodes().get(node).is_some_and(Option::is_none)
+}
+
+/// Whether the caller is the one to connect to a node that is new.
+fn is_to_meet(node: &str) -> bool {
+    let (now, mut nodes) = (Instant::now(), nodes());
+    let free = nodes.get(node).is_none_or(|since| since.is_some_and(|since| since + TIME_TO_MEET <= now));
+    if free {
+        nodes.insert(node.to_owned(), Some(now));
+    }
+    free
+}
 
 /// The nodes that hang, by their addresses.
 static HUNG: LazyLock<Mutex<HashMap<String, Hung>>> = LazyLock::new(Mutex::default);
@@ -65,21 +99,81 @@ fn time_to_connect(node: &str) -> RedisResult<Option<Duration>> {
     Ok((first.elapsed() < WHOLE_TIME_EVERY).then_some(OWN_TIMEOUT))
 }
 
+/// The connection to a cluster that a limiter makes.
+#[derive(Clone)]
+pub(crate) struct Cluster {
+    connection: ClusterConnection<SendsOnce>,
+    made: Instant,
+    answers: Arc<AtomicU64>,
+}
+
+impl Cluster {
+    pub async fn connect(client: ClusterClient) -> RedisResult<Self> {
+        let connection = client.get_async_generic_connection().await?;
+        Ok(Self { connection, made: Instant::now(), answers: Arc::default() })
+    }
+
+    /// How many calls were answered, whatever the answer was.
+    pub fn answers(&self) -> &Arc<AtomicU64> {
+        &self.answers
+    }
+
+    /// Sends a command. `alive` becomes false when the slots have to be asked for anew.
+    pub async fn send(mut self, cmd: Cmd, to: RoutingInfo, alive: &AtomicBool) -> RedisResult<Value> {
+        let mut reply = self.connection.route_command(cmd.clone(), to).await.and_then(Value::extract_error);
+        if let Some(node) = reply.as_ref().err().and_then(moved_to) {
+            if self.made.elapsed() >= SLOTS_KNOWN_FOR {
+                alive.store(false, Relaxed);
+            }
+            if is_connected(&node)
+                && let Some((host, port)) = node.rsplit_once(':')
+                && let Ok(port) = port.parse()
+            {
+                let node = SingleNodeRoutingInfo::ByAddress { host: host.to_owned(), port };
+                let to = RoutingInfo::SingleNode(node);
+                reply = self.connection.route_command(cmd, to).await.and_then(Value::extract_error);
+            }
+        }
+        if !reply.as_ref().is_err_and(RedisError::is_io_error) {
+            self.answers.fetch_add(1, Relaxed);
+        }
+        reply
+    }
+}
+
+/// The node that has the slot by now.
+fn moved_to(error: &RedisError) -> Option<String> {
+    let is_moved = error.code() == Some("MOVED");
+    error.detail().filter(|_| is_moved)?.split_ascii_whitespace().nth(1).map(str::to_owned)
+}
+
 /// The connection to one node of a cluster. Not to be used by itself: see
 /// [`Connection`](crate::Connection).
 #[derive(Clone)]
 pub(crate) struct SendsOnce {
     connection: MultiplexedConnection,
-    node: Arc<str>,
-    broken: Arc<AtomicBool>,
+    node: Arc<Node>,
     /// Whether the next command of this clone follows a redirection by ASK.
     asking: bool,
 }
 
+#[derive(Debug)]
+struct Node {
+    address: String,
+    /// Whether the connection to it has broken.
+    broken: AtomicBool,
+}
+
+impl Node {
+    fn breaks(&self) {
+        self.broken.store(true, Relaxed);
+        nodes().remove(&self.address);
+    }
+}
+
 /// A command that waits for its reply.
 struct Waiting<'a> {
-    node: &'a str,
-    broken: &'a AtomicBool,
+    node: &'a Node,
     since: Instant,
 }
 
@@ -88,23 +182,23 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let waited = self.since.elapsed();
         if waited >= SHORTEST_PATIENCE {
-            self.broken.store(true, Relaxed);
+            self.node.breaks();
         }
         if waited >= PATIENCE {
-            hangs(self.node);
+            hangs(&self.node.address);
         }
     }
 }
 
 impl std::fmt::Debug for SendsOnce {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SendsOnce").field("broken", &self.broken).finish_non_exhaustive()
+        f.debug_struct("SendsOnce").field("node", &self.node).finish_non_exhaustive()
     }
 }
 
 impl SendsOnce {
     fn check(&self) -> RedisResult<()> {
-        if self.broken.load(Relaxed) {
+        if self.node.broken.load(Relaxed) {
             return Err(io::Error::new(io::ErrorKind::NotConnected, "the connection has broken").into());
         }
         Ok(())
@@ -120,9 +214,17 @@ impl SendsOnce {
             return error;
         }
         // A late one is given up as well: it may be a node that has gone without a word.
-        self.broken.store(true, Relaxed);
+        self.node.breaks();
         let code = if error.is_timeout() { REPLY_LATE } else { REPLY_LOST };
         make_extension_error(code.to_owned(), Some(error.to_string()))
+    }
+}
+
+/// MOVED as an error that the client passes on, unless it has to connect to a node.
+fn without_moved(error: RedisError) -> RedisError {
+    match moved_to(&error) {
+        Some(node) if !is_to_meet(&node) => make_extension_error("MOVED".to_owned(), error.detail().map(str::to_owned)),
+        _ => error,
     }
 }
 
@@ -139,8 +241,8 @@ fn may_count(name: &[u8]) -> bool {
 
 impl SendsOnce {
     async fn exchange(&mut self, cmd: &Cmd) -> RedisResult<Value> {
-        let (node, broken) = (&*self.node, &*self.broken);
-        let waiting = Waiting { node, broken, since: Instant::now() };
+        let node = &*self.node;
+        let waiting = Waiting { node, since: Instant::now() };
         // ASKING is for the command behind it, and the connection is shared: they leave as one.
         let (asking, connection) = (std::mem::take(&mut self.asking), &mut self.connection);
         let mut reply = pin!(async {
@@ -156,8 +258,8 @@ impl SendsOnce {
         let reply = match tokio::time::timeout(PATIENCE, reply.as_mut()).await {
             Ok(reply) => reply,
             Err(_) => {
-                broken.store(true, Relaxed);
-                hangs(node);
+                node.breaks();
+                hangs(&node.address);
                 reply.await
             }
         };
@@ -176,16 +278,13 @@ impl ConnectionLike for SendsOnce {
                     Ok(Value::Okay)
                 }
                 Some(redis::Arg::Simple(name)) if is_of_limiters(name) => {
-                    let reply = self.exchange(cmd).await;
-                    if !may_count(name) {
-                        return reply;
-                    }
-                    reply.and_then(Value::extract_error).map_err(|error| self.told(error))
+                    let reply = self.exchange(cmd).await.and_then(Value::extract_error).map_err(without_moved);
+                    if may_count(name) { reply.map_err(|error| self.told(error)) } else { reply }
                 }
                 _ => {
                     let reply = tokio::time::timeout(OWN_TIMEOUT, self.connection.send_packed_command(cmd)).await;
                     reply.unwrap_or_else(|_| {
-                        self.broken.store(true, Relaxed);
+                        self.node.breaks();
                         Err(no_answer(io::ErrorKind::TimedOut, format!("no reply within {OWN_TIMEOUT:?}")))
                     })
                 }
@@ -218,18 +317,22 @@ impl Connect for SendsOnce {
         Box::pin(async move {
             let config = config.set_pipeline_buffer_size(QUEUE);
             let info = info.into_connection_info()?;
-            let node: Arc<str> = info.addr().to_string().into();
-            let config = match time_to_connect(&node)? {
+            let address = info.addr().to_string();
+            let config = match time_to_connect(&address)? {
                 Some(time) => config.set_connection_timeout(Some(time)),
                 None => config,
             };
             let connection = MultiplexedConnection::connect_with_config(info, config).await;
             match &connection {
-                Err(error) if error.is_timeout() => hangs(&node),
-                _ => drop(hung().remove(&*node)),
+                Err(error) if error.is_timeout() => hangs(&address),
+                _ => drop(hung().remove(&address)),
             }
-            let connection = connection?;
-            Ok(Self { connection, node, broken: Arc::default(), asking: false })
+            match &connection {
+                Err(_) => drop(nodes().remove(&address)),
+                Ok(_) => drop(nodes().insert(address.clone(), None)),
+            }
+            let node = Arc::new(Node { address, broken: AtomicBool::new(false) });
+            Ok(Self { connection: connection?, node, asking: false })
         })
     }
 }

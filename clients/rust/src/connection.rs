@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ use tokio::net::TcpStream;
 use tokio::task::{AbortHandle, JoinSet};
 
 #[cfg(feature = "cluster")]
-use crate::cluster::SendsOnce;
+use crate::cluster::Cluster;
 use crate::error::{is_broken, no_answer};
 use crate::on_demand::{Alive, Connecting, OnDemand};
 use crate::wire::{Packed, read};
@@ -61,7 +61,7 @@ enum Kind {
     #[cfg(feature = "cluster")]
     Cluster(ClusterConnection),
     #[cfg(feature = "cluster")]
-    OwnCluster(Arc<OnDemand<ClusterConnection<SendsOnce>>>),
+    OwnCluster(Arc<OnDemand<Cluster>>),
 }
 
 impl fmt::Debug for Connection {
@@ -115,11 +115,8 @@ impl From<ConnectionManager> for Connection {
 #[cfg(feature = "cluster")]
 impl From<ClusterClient> for Connection {
     fn from(client: ClusterClient) -> Self {
-        // It replaces what breaks by itself, so `alive` stays as it is.
-        let connect = move |_| {
-            let client = client.clone();
-            Box::pin(async move { client.get_async_generic_connection::<SendsOnce>().await }) as Connecting<_>
-        };
+        // It replaces the connections to nodes by itself.
+        let connect = move |_| Box::pin(Cluster::connect(client.clone())) as Connecting<_>;
         Self { kind: Kind::OwnCluster(Arc::new(OnDemand::new(connect))), server: "ClusterClient".to_owned() }
     }
 }
@@ -309,7 +306,15 @@ pub(crate) enum Stage {
 pub(crate) struct Progress {
     stage: AtomicU8,
     abandoned: AtomicBool,
-    used: Mutex<Option<Alive>>,
+    used: Mutex<Option<Used>>,
+}
+
+/// The connection that a call uses.
+#[derive(Debug)]
+struct Used {
+    alive: Alive,
+    /// Of a connection to several servers, how many calls it has answered, and had when this one began.
+    answers: Option<(Arc<AtomicU64>, u64)>,
 }
 
 impl Progress {
@@ -334,19 +339,23 @@ impl Progress {
         self.abandoned.load(Relaxed)
     }
 
-    /// Has the connection that was used replaced at the next call. Answers whether it was in use until now, as far as is
-    /// known.
+    /// Has the connection that was used replaced at the next call, unless it answers others. Answers whether it was in use
+    /// until now, as far as is known.
     pub fn give_up(&self) -> bool {
         let used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        used.as_ref().is_none_or(|alive| alive.swap(false, Relaxed))
+        let Some(Used { alive, answers }) = &*used else { return true };
+        match answers {
+            Some((now, before)) if now.load(Relaxed) != *before => true,
+            _ => alive.swap(false, Relaxed),
+        }
     }
 
-    fn begin(&self, used: Option<&Alive>) -> Result<(), Failure> {
+    fn begin(&self, used: Option<Used>) -> Result<(), Failure> {
         if self.is_abandoned() {
             let error = no_answer(io::ErrorKind::Interrupted, "the caller has gone".to_owned());
             return Err(Failure { error, sent: false, shows: Shows::Nothing });
         }
-        *self.used.lock().unwrap_or_else(PoisonError::into_inner) = used.cloned();
+        *self.used.lock().unwrap_or_else(PoisonError::into_inner) = used;
         self.enter(Stage::Sent);
         Ok(())
     }
@@ -368,7 +377,7 @@ impl Connection {
         let reply = match &self.kind {
             Kind::Own(connections) => {
                 let (connection, alive) = connections.get().await.map_err(unconnected)?;
-                progress.begin(Some(&alive))?;
+                progress.begin(Some(Used { alive: Arc::clone(&alive), answers: None }))?;
                 let reply = connection.send(&cmd).await;
                 let was_alive = alive.load(Relaxed);
                 // A primary that was demoted is left, too: its name may lead to the new one.
@@ -396,9 +405,11 @@ impl Connection {
             }
             #[cfg(feature = "cluster")]
             Kind::OwnCluster(connections) => {
-                let (connection, _) = connections.get().await.map_err(unconnected)?;
-                progress.begin(None)?;
-                let reply = connection.clone().route_command(cmd, to.into()).await.and_then(Value::extract_error);
+                let (connection, alive) = connections.get().await.map_err(unconnected)?;
+                let answers = Arc::clone(connection.answers());
+                let before = answers.load(Relaxed);
+                progress.begin(Some(Used { alive: Arc::clone(&alive), answers: Some((answers, before)) }))?;
+                let reply = connection.send(cmd, to.into(), &alive).await;
                 // What was sent and lost has a code of its own.
                 if let Err(error) = reply.as_ref().map_err(Clone::clone)
                     && error.is_io_error()

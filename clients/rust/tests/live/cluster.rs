@@ -1,5 +1,7 @@
 //! Three primaries, and where it matters a replica of each.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use redis::ProtocolVersion;
@@ -182,6 +184,53 @@ async fn a_slot_that_moves_is_waited_for() {
     let decision = waiting.await.unwrap().unwrap();
     assert!(decision.allowed);
     assert_eq!((decision.each[0].used, decision.each[1].used), (2, 1));
+}
+
+/// A hot key whose slot moves: calls may fail for a moment, and are decided again soon after.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_follows_a_slot_that_moves() {
+    const CALLERS: usize = 64;
+    let cluster = Cluster::start(Has::Module, false).await;
+    let slot: u64 = cluster.nodes[0].run("CLUSTER KEYSLOT hot").await;
+    let from = Cluster::owner(slot);
+    let to = (from + 1) % 3;
+    let (source, target) = (&cluster.nodes[from], &cluster.nodes[to]);
+    let urls: Vec<String> = cluster.nodes.iter().map(Server::url).collect();
+    let limiter = Limiter::new(ClusterClient::new(urls).unwrap());
+    let rule = Rule::sliding("1000000/hour").unwrap();
+    until("it is connected", || async { limiter.hit("hot", &rule).await.is_ok() }).await;
+    let (decided, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    let callers: Vec<_> = (0..CALLERS)
+        .map(|_| {
+            let (limiter, rule) = (limiter.clone(), rule.clone());
+            let (decided, stop) = (Arc::clone(&decided), Arc::clone(&stop));
+            tokio::spawn(async move {
+                while !stop.load(Relaxed) {
+                    match limiter.hit("hot", &rule).await {
+                        Ok(_) => drop(decided.fetch_add(1, Relaxed)),
+                        Err(error) if error.is_unavailable() => tokio::time::sleep(Duration::from_millis(5)).await,
+                        Err(error) => panic!("{error:?}"),
+                    }
+                }
+            })
+        })
+        .collect();
+    until("the key is hot", || async { decided.load(Relaxed) > 5000 }).await;
+    let _: () = target.run(&format!("CLUSTER SETSLOT {slot} IMPORTING {}", cluster.ids[from])).await;
+    let _: () = source.run(&format!("CLUSTER SETSLOT {slot} MIGRATING {}", cluster.ids[to])).await;
+    let _: String = source.run(&format!("MIGRATE 127.0.0.1 {} hot 0 5000", target.port)).await;
+    for node in [target, source] {
+        let _: () = node.run(&format!("CLUSTER SETSLOT {slot} NODE {}", cluster.ids[to])).await;
+    }
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let before = decided.load(Relaxed);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let later = decided.load(Relaxed) - before;
+    stop.store(true, Relaxed);
+    for caller in callers {
+        caller.await.unwrap();
+    }
+    assert!(later > 500, "{later} calls a second are decided");
 }
 
 #[tokio::test]

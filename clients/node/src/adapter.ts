@@ -1,10 +1,12 @@
 /** What the adapters have in common: their options, their keys, and how they ask. */
 
+import { type Asking, duration, POLICIES } from "./asking.js";
 import { ADAPTER } from "./defaults.js";
 import { NoIdentityError, UnavailableError } from "./errors.js";
 import { Limiter } from "./limiter.js";
-import { type Asking, checkedPolicy, duration, type WhenUnavailable } from "./options.js";
-import { type FixedRule, fixed, known, type SlidingRule, seconds, sliding } from "./rules.js";
+import type { WhenUnavailable } from "./options.js";
+import { type FixedRule, fixed, type SlidingRule, sliding } from "./rules.js";
+import { known, oneOf, seconds } from "./words.js";
 
 export interface AdapterOptions {
   /** Put in front of every key, behind the limiter's own prefix. By default `rl:`. */
@@ -42,26 +44,20 @@ export function asking(
   return {
     timeout: timeout === undefined ? Math.min(limiter.timeout, ADAPTER.timeout) : duration("timeout", timeout),
     denyCache,
-    whenUnavailable: whenUnavailable === undefined ? undefined : checkedPolicy(whenUnavailable),
+    whenUnavailable: oneOf("whenUnavailable", whenUnavailable, POLICIES),
   };
 }
 
 /** The options of a store, of which none is misspelt. */
 export function storeOptions<O extends StoreOptions>(options: O, ...more: string[]): O {
   known("the store", options, [...STORE_OPTIONS, ...more]);
-  const { algorithm, withoutIdentity } = options;
-  if (algorithm !== undefined && algorithm !== "sliding" && algorithm !== "fixed") {
-    throw new TypeError(`algorithm must be "sliding" or "fixed", not ${JSON.stringify(algorithm)}`);
-  }
-  checkedWithoutIdentity(withoutIdentity);
+  oneOf("algorithm", options.algorithm, ["sliding", "fixed"]);
+  checkedWithoutIdentity(options);
   return options;
 }
 
-/** What is done with a request that has no identity, or a TypeError. */
-export function checkedWithoutIdentity(what: "refuse" | "allow" = "refuse"): void {
-  if (what !== "refuse" && what !== "allow") {
-    throw new TypeError(`withoutIdentity must be "refuse" or "allow", not ${JSON.stringify(what)}`);
-  }
+export function checkedWithoutIdentity({ withoutIdentity }: Pick<StoreOptions, "withoutIdentity">): void {
+  oneOf("withoutIdentity", withoutIdentity, ["refuse", "allow"]);
 }
 
 /**

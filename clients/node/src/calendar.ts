@@ -9,7 +9,6 @@ export type Period = "day" | "week" | "month" | "year";
 
 export interface Calendar {
   readonly period: Period;
-  /** A name of the zone database. */
   readonly zone: string;
   /** The day of the month, the day of the week from Monday, or the month of the year that a period begins with, from 1. */
   readonly starts: number;
@@ -38,7 +37,6 @@ export function periodEnd(calendar: Calendar, at: number): number {
   }
 }
 
-/** Whether there is such a time zone. */
 export function isZone(zone: unknown): zone is string {
   // Newer versions of Intl take offsets, too, which other languages do not.
   if (typeof zone !== "string" || !/^[A-Za-z]/.test(zone)) return false;

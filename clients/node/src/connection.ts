@@ -13,7 +13,6 @@ import keySlot from "cluster-key-slot";
 import { isReply, UnavailableError } from "./errors.js";
 import { bytes, type Word } from "./keys.js";
 
-/** Where a command goes. */
 export interface Route {
   /** The key by which a cluster client finds the node. */
   readonly key: Word;
@@ -92,61 +91,95 @@ function notAClient(given: unknown): TypeError {
   return new TypeError(`The client must be one of node-redis or ioredis, or a Connection, not ${what}`);
 }
 
-/** What is to be done with clients of our own. */
-interface OwnClients<C> {
-  derive(): C;
-  open(own: C): Promise<unknown>;
-  isReady(own: C): boolean;
-  end(own: C): void;
-}
-
 /**
- * A client of our own, and another one when it has ended or is given up. All callers wait for the same attempt, each until
- * its own deadline.
+ * What the clients of both libraries have in common: calls go through a client of our own, and through another one when that has
+ * ended or is given up. All callers wait for the same attempt to connect, each until its own deadline.
  */
-class Own<C> {
-  readonly #how: OwnClients<C>;
+abstract class Derived<C extends object> implements Connection {
+  readonly #client: C;
   #current: C | undefined;
   #next: { readonly own: C; readonly opened: Promise<C> } | undefined;
+  readonly #listeners: (() => void)[] = [];
 
-  constructor(how: OwnClients<C>) {
-    this.#how = how;
+  constructor(client: C) {
+    this.#client = client;
   }
 
-  /** The client that is open. */
-  get current(): C | undefined {
-    return this.#current !== undefined && this.#how.isReady(this.#current) ? this.#current : undefined;
+  /** No property, which an inspected limiter would show with its password. */
+  protected get client(): C {
+    return this.#client;
   }
 
-  opened(): Promise<C> {
-    this.#next ??= this.#open();
+  abstract readonly keyPrefix: string;
+  abstract readonly cluster: boolean;
+  /** Whether a client of our own can be made. What somebody wrote in a client's place is used as it is. */
+  protected abstract readonly derivable: boolean;
+  protected abstract readonly state: "open" | "closed" | "later";
+  protected abstract derive(): C;
+  protected abstract connect(own: C): Promise<unknown>;
+  protected abstract isReady(own: C): boolean;
+  protected abstract end(own: C): void;
+  protected abstract write(client: C, args: Args, route: Route): Promise<unknown>;
+  protected abstract ownerOf(client: C, slot: number): string | undefined;
+
+  get #own(): C | undefined {
+    return this.#current !== undefined && this.isReady(this.#current) ? this.#current : undefined;
+  }
+
+  nodeOf(key: Word): string | undefined {
+    return this.cluster ? this.ownerOf(this.#own ?? this.client, keySlot(bytes(key))) : undefined;
+  }
+
+  onReconnect(listener: () => void): void {
+    this.#listeners.push(listener);
+  }
+
+  protected reconnected(): void {
+    for (const listener of this.#listeners) listener();
+  }
+
+  open(): void {
+    if (this.derivable && this.state === "open" && !this.#own) this.#opened().catch(() => {});
+  }
+
+  send(command: readonly Word[], route: Route): Promise<unknown> {
+    const args = command.map(bytes);
+    const own = this.derivable ? this.#own : this.client;
+    if (own) return this.write(own, args, route);
+    if (this.state === "closed") throw new UnavailableError("The call was not sent: the client is closed");
+    return this.#sendLater(args, route);
+  }
+
+  /** Sends a command when there is a connection, if anybody still waits for that. */
+  async #sendLater(args: Args, route: Route): Promise<unknown> {
+    const own = await this.#opened().catch((error) => {
+      throw notSent(error);
+    });
+    if (route.signal.aborted) throw new UnavailableError("The call was not sent in time");
+    return this.write(own, args, route);
+  }
+
+  #opened(): Promise<C> {
+    this.#next ??= this.#attempt();
     return this.#next.opened;
   }
 
-  /** Sends something through it when it is open, if anybody still waits for that. */
-  async send(signal: AbortSignal, write: (own: C) => Promise<unknown>): Promise<unknown> {
-    const own = await this.opened().catch((error) => {
-      throw notSent(error);
-    });
-    if (signal.aborted) throw new UnavailableError("The call was not sent in time");
-    return write(own);
-  }
-
-  #open(): { own: C; opened: Promise<C> } {
-    const own = this.#how.derive();
+  #attempt(): { own: C; opened: Promise<C> } {
+    const own = this.derive();
     const isGivenUp = () => this.#next?.own !== own;
-    const opened = this.#how.open(own).then(
+    const opened = this.connect(own).then(
       () => {
+        this.reconnected();
         if (isGivenUp()) return this.#instead();
         const old = this.#current;
         this.#current = own;
         this.#next = undefined;
         // In a cluster it may have calls under way to other nodes.
-        if (old !== undefined) setTimeout(() => this.#how.end(old), LAST_REPLIES_MS).unref();
+        if (old !== undefined) setTimeout(() => this.end(old), LAST_REPLIES_MS).unref();
         return own;
       },
       (error) => {
-        this.#how.end(own);
+        this.end(own);
         if (isGivenUp()) return this.#instead();
         this.#next = undefined;
         throw error;
@@ -157,21 +190,24 @@ class Own<C> {
 
   /** For those that wait for an attempt that was given up: each of several nodes may have another one made. */
   #instead(): C | Promise<C> {
-    const instead = this.#next?.opened ?? this.current;
+    const instead = this.#next?.opened ?? this.#own;
     if (instead !== undefined) return instead;
     throw new UnavailableError("The call was not sent: the connection was given up");
   }
 
-  /** Opens another one, and goes on with this one until it is there. */
-  replace(): void {
+  /** Of a cluster it opens another one, and goes on with this one until it is there. */
+  renew(): void {
+    if (!this.cluster || !this.derivable) {
+      this.close();
+      return;
+    }
     this.#abandon();
-    this.opened().catch(() => {});
+    this.#opened().catch(() => {});
   }
 
-  /** Ends this one. The next call opens another. */
-  drop(): void {
+  close(): void {
     this.#abandon();
-    if (this.#current !== undefined) this.#how.end(this.#current);
+    if (this.#current !== undefined) this.end(this.#current);
     this.#current = undefined;
   }
 
@@ -179,9 +215,11 @@ class Own<C> {
   #abandon(): void {
     const next = this.#next;
     this.#next = undefined;
-    if (next) this.#how.end(next.own);
+    if (next) this.end(next.own);
   }
 }
+
+type Args = readonly (string | Buffer)[];
 
 /** For how long a client that was replaced stays open. */
 const LAST_REPLIES_MS = 1000;
@@ -189,9 +227,8 @@ const LAST_REPLIES_MS = 1000;
 /** The error of an attempt to connect. A wrong password is no failure of the connection. */
 function notSent(error: unknown): Error {
   if (isReply(error) || error instanceof UnavailableError) return error;
-  return new UnavailableError(`The call was not sent: ${error instanceof Error ? error.message : error}`, {
-    cause: error,
-  });
+  const why = error instanceof Error ? error.message : error;
+  return new UnavailableError(`The call was not sent: ${why}`, { cause: error });
 }
 
 /** What is used of the clients of node-redis; a part of it is on each of the four kinds. */
@@ -209,75 +246,45 @@ interface NodeRedisClient extends NodeRedisLike {
 }
 
 /** A cluster and a sentinel of node-redis need to be told how to route a command. */
-class NodeRedis implements Connection {
-  readonly #client: NodeRedisClient;
+class NodeRedis extends Derived<NodeRedisClient> {
+  protected readonly derivable: boolean;
   readonly #kind: "cluster" | "sentinel" | "client";
-  /** A sentinel, a pool and what somebody wrote in a client's place are used as they are. */
-  readonly #own: Own<NodeRedisClient> | undefined;
-  readonly #listeners: (() => void)[] = [];
   /** Clients that have, or had, a socket. */
   readonly #connected = new WeakSet<NodeRedisClient>();
   /** Why there is no connection. A call that waited for one in vain is only told that it was aborted. */
   #failure: unknown;
 
   constructor(client: NodeRedisClient) {
-    this.#client = client;
+    super(client);
     this.#kind = "nodeByAddress" in client ? "cluster" : "getSentinelNode" in client ? "sentinel" : "client";
-    const derivable = typeof client.duplicate === "function" && this.#kind !== "sentinel";
-    if (!derivable) this.#watch(client);
-    else {
-      this.#own = new Own<NodeRedisClient>({
-        derive: () => this.#derived(),
-        open: (own) => this.#opened(own),
-        isReady: (own) => own.isReady ?? own.isOpen === true,
-        end: (own) => this.#end(own),
-      });
-      client.on?.(this.#kind === "cluster" ? "disconnect" : "end", () => this.close());
-    }
+    this.derivable = typeof client.duplicate === "function" && this.#kind !== "sentinel";
+    if (!this.derivable) this.#watch(client);
+    else client.on?.(this.cluster ? "disconnect" : "end", () => this.close());
   }
 
   get keyPrefix(): string {
     // Version 6 has the option and does not apply it to raw commands. Its cluster, sentinel and pool do not show it.
-    return this.#client.options?.keyPrefix ?? "";
+    return this.client.options?.keyPrefix ?? "";
   }
 
   get cluster(): boolean {
     return this.#kind === "cluster";
   }
 
-  nodeOf(key: Word): string | undefined {
-    if (!this.cluster) return undefined;
-    const { slots } = this.#own?.current ?? this.#client;
-    return slots?.[keySlot(bytes(key))]?.master?.address;
+  protected get state() {
+    const { isOpen } = this.client;
+    return isOpen ? "open" : isOpen === false ? "closed" : "later";
   }
 
-  onReconnect(listener: () => void): void {
-    this.#listeners.push(listener);
+  protected isReady(own: NodeRedisClient): boolean {
+    return own.isReady ?? own.isOpen === true;
   }
 
-  open(): void {
-    if (this.#client.isOpen && !this.#own?.current) this.#own?.opened().catch(() => {});
+  protected ownerOf({ slots }: NodeRedisClient, slot: number): string | undefined {
+    return slots?.[slot]?.master?.address;
   }
 
-  renew(): void {
-    if (this.cluster) this.#own?.replace();
-    else this.#own?.drop();
-  }
-
-  close(): void {
-    this.#own?.drop();
-  }
-
-  send(command: readonly Word[], route: Route): Promise<unknown> {
-    const args = command.map(bytes);
-    if (!this.#own) return this.#write(this.#client, args, route);
-    const own = this.#own.current;
-    if (own) return this.#write(own, args, route);
-    if (this.#client.isOpen === false) throw new UnavailableError("The call was not sent: the client is closed");
-    return this.#own.send(route.signal, (own) => this.#write(own, args, route));
-  }
-
-  #write(client: NodeRedisClient, args: readonly (string | Buffer)[], route: Route) {
+  protected write(client: NodeRedisClient, args: Args, route: Route): Promise<unknown> {
     // The reply is read as the server sends it, whatever types the client maps it to otherwise. Its own time-out is not
     // needed beside the limiter's, and costs more than all the rest here.
     const options: { typeMapping: object; timeout: undefined; abortSignal?: AbortSignal } = {
@@ -286,25 +293,19 @@ class NodeRedis implements Connection {
     };
     // A command that waits for a connection is taken out of the queue when it is given up.
     if (this.#kind !== "client" || client.isReady !== true) options.abortSignal = route.signal;
-    return this.#sent(client, bytes(route.key), route.readOnly, args, options).then(undefined, (error) => {
+    return this.#sent(client, args, route, options).then(undefined, (error) => {
       if (!(error instanceof Error)) throw error;
       if (NOT_SENT.has(error.message)) throw notSent(this.#failure ?? error);
       // After a failover the name may lead to another server.
-      if (!this.cluster && error.message.startsWith("READONLY")) this.#own?.drop();
+      if (!this.cluster && error.message.startsWith("READONLY")) this.close();
       throw error;
     });
   }
 
-  #sent(
-    client: NodeRedisClient,
-    key: string | Buffer,
-    readOnly: boolean,
-    args: readonly (string | Buffer)[],
-    options: object,
-  ): Promise<unknown> {
+  #sent(client: NodeRedisClient, args: Args, { key, readOnly }: Route, options: object): Promise<unknown> {
     switch (this.#kind) {
       case "cluster":
-        return client.sendCommand(key, readOnly, args, options);
+        return client.sendCommand(bytes(key), readOnly, args, options);
       case "sentinel":
         return client.sendCommand(readOnly, args, options);
       case "client":
@@ -312,30 +313,29 @@ class NodeRedis implements Connection {
     }
   }
 
-  #derived(): NodeRedisClient {
-    const { duplicate, options } = this.#client as Required<NodeRedisClient>;
+  protected derive(): NodeRedisClient {
+    const { duplicate, options } = this.client as Required<NodeRedisClient>;
     // The nodes of a cluster are connected to when they are needed, so that one that hangs keeps nobody waiting. The first of
     // them is a random one that was named, for which a client of node-redis would wait as long as it hangs.
-    const seeds = this.#client._options?.rootNodes?.map((node) => ({
+    const seeds = this.client._options?.rootNodes?.map((node) => ({
       ...node,
       socket: { ...node.socket, socketTimeout: SEED_SILENT_MS },
     }));
     const overrides = this.cluster
       ? { minimizeConnections: true, ...(seeds && { rootNodes: seeds }) }
       : { socket: { ...options?.socket, reconnectStrategy: false }, disableOfflineQueue: true };
-    const own = duplicate.call(this.#client, overrides);
+    const own = duplicate.call(this.client, overrides);
     this.#watch(own);
     return own;
   }
 
-  async #opened(own: NodeRedisClient): Promise<void> {
+  protected async connect(own: NodeRedisClient): Promise<void> {
     await own.connect?.();
     this.#failure = undefined;
-    for (const listener of this.#listeners) listener();
   }
 
   /** A client that has no socket yet would ignore its end, connect, and stay. */
-  #end(own: NodeRedisClient): void {
+  protected end(own: NodeRedisClient): void {
     const destroy = () => {
       if (own.isOpen) own.destroy?.();
     };
@@ -350,7 +350,7 @@ class NodeRedis implements Connection {
     client.on?.("connect", () => this.#connected.add(client));
     client.on?.("ready", () => {
       this.#failure = undefined;
-      if (client === this.#client) for (const listener of this.#listeners) listener();
+      if (client === this.client) this.reconnected();
     });
   }
 }
@@ -365,94 +365,64 @@ const SEED_SILENT_MS = 1000;
  */
 const NOT_SENT = new Set(["The client is closed", "The client is offline", "The command was aborted"]);
 
-/** What is used of ioredis, all of it in its documentation or its types. */
+/** What is used of ioredis, all of it in its documentation or its types. A mock has less. */
 interface IoredisClient extends IoredisLike {
   readonly status?: string;
   readonly isCluster?: boolean;
-  readonly slots?: readonly (readonly string[])[];
-  readonly options?: { readonly keyPrefix?: string; readonly redisOptions?: { readonly keyPrefix?: string } };
-  // biome-ignore lint/suspicious/noExplicitAny: a single client takes options, a cluster nodes and options.
-  duplicate?(...args: any[]): IoredisDuplicate;
-  on(event: string, listener: (error: Error) => void): unknown;
-}
-
-interface IoredisDuplicate extends IoredisClient {
   readonly stream?: Writable;
-  readonly slots: readonly (readonly string[])[];
-  readonly options: NonNullable<IoredisClient["options"]> & {
+  readonly slots?: readonly (readonly string[])[];
+  readonly options?: {
+    readonly keyPrefix?: string;
+    readonly redisOptions?: { readonly keyPrefix?: string };
     readonly host?: string;
     readonly port?: number;
     readonly scaleReads?: unknown;
   };
-  nodes(role: "all"): IoredisDuplicate[];
+  // biome-ignore lint/suspicious/noExplicitAny: a single client takes options, a cluster nodes and options.
+  duplicate?(...args: any[]): IoredisClient;
+  on(event: string, listener: (error: Error) => void): unknown;
+  nodes(role: "all"): IoredisClient[];
   asking(): Promise<unknown>;
   connect(): Promise<void>;
   disconnect(): void;
 }
 
-class Ioredis implements Connection {
+class Ioredis extends Derived<IoredisClient> {
   readonly cluster: boolean;
-  readonly #client: IoredisClient;
-  readonly #own: Own<IoredisDuplicate>;
-  readonly #listeners: (() => void)[] = [];
 
   constructor(client: IoredisClient) {
-    this.#client = client;
+    super(client);
     this.cluster = client.isCluster === true;
-    this.#own = new Own<IoredisDuplicate>({
-      derive: () => this.#derived(),
-      open: (own) => this.#opened(own),
-      isReady: (own) => own.status === "ready",
-      end: (own) => own.disconnect(),
-    });
     client.on("end", () => this.close());
   }
 
   get keyPrefix(): string {
-    const { options } = this.#client;
+    const { options } = this.client;
     return options?.keyPrefix ?? options?.redisOptions?.keyPrefix ?? "";
   }
 
-  nodeOf(key: Word): string | undefined {
-    if (!this.cluster) return undefined;
-    return (this.#own.current ?? this.#client).slots?.[keySlot(bytes(key))]?.[0];
+  protected get derivable(): boolean {
+    return typeof this.client.duplicate === "function";
   }
 
-  onReconnect(listener: () => void): void {
-    this.#listeners.push(listener);
+  protected get state() {
+    const { status } = this.client;
+    return status === "end" ? "closed" : status === "wait" ? "later" : "open";
   }
 
-  open(): void {
-    const { duplicate, status } = this.#client;
-    // A client that is to connect later, or is closed, or a mock.
-    if (!duplicate || status === "wait" || status === "end" || this.#own.current) return;
-    this.#own.opened().catch(() => {});
+  protected isReady(own: IoredisClient): boolean {
+    return own.status === "ready";
   }
 
-  renew(): void {
-    if (this.cluster) this.#own.replace();
-    else this.#own.drop();
+  protected end(own: IoredisClient): void {
+    own.disconnect();
   }
 
-  close(): void {
-    this.#own.drop();
+  protected ownerOf({ slots }: IoredisClient, slot: number): string | undefined {
+    return slots?.[slot]?.[0];
   }
 
-  send(command: readonly Word[], route: Route): Promise<unknown> {
-    const args = command.map(bytes) as [string, ...(string | Buffer)[]];
-    // A mock of ioredis that cannot be duplicated.
-    if (typeof this.#client.duplicate !== "function") return this.#client.call(...args);
-    const own = this.#own.current;
-    if (own) return this.#routed(own, args, route);
-    if (this.#client.status === "end") throw new UnavailableError("The call was not sent: the client is closed");
-    return this.#own.send(route.signal, (own) => this.#routed(own, args, route));
-  }
-
-  #routed(
-    own: IoredisDuplicate,
-    args: readonly (string | Buffer)[],
-    { key, readOnly }: Pick<Route, "key" | "readOnly">,
-  ): Promise<unknown> {
+  protected write(own: IoredisClient, args: Args, { key, readOnly }: Route): Promise<unknown> {
     // The cluster's own `call` knows no keys of our commands: it asks any node, and follows its redirection.
     const node = (this.cluster && this.#node(own, key, readOnly)) || own;
     gather(node.stream);
@@ -460,13 +430,13 @@ class Ioredis implements Connection {
       if (!isReply(error)) throw error;
       if (this.cluster && /^(?:MOVED|ASK) /.test(error.message)) return this.#redirected(own, error.message, args);
       // After a failover the name may lead to another server.
-      if (!this.cluster && error.message.startsWith("READONLY")) this.#own.drop();
+      if (!this.cluster && error.message.startsWith("READONLY")) this.close();
       throw error;
     });
   }
 
   /** Follows a redirection. The cluster's own `call` follows any, and learns the new owner of a slot. */
-  #redirected(own: IoredisDuplicate, line: string, args: readonly (string | Buffer)[]): Promise<unknown> {
+  #redirected(own: IoredisClient, line: string, args: Args): Promise<unknown> {
     const [kind, , name = ""] = line.split(" ");
     const target = kind === "ASK" ? nodeOf(own, name) : undefined;
     if (!target) return own.call(...args);
@@ -475,11 +445,11 @@ class Ioredis implements Connection {
     return target.call(...args);
   }
 
-  #derived(): IoredisDuplicate {
+  protected derive(): IoredisClient {
     const plain = { keyPrefix: "", enableAutoPipelining: false, stringNumbers: false, commandTimeout: undefined };
-    const duplicate = this.#client.duplicate as NonNullable<IoredisClient["duplicate"]>;
+    const duplicate = this.client.duplicate as NonNullable<IoredisClient["duplicate"]>;
     if (!this.cluster) {
-      return duplicate.call(this.#client, {
+      return duplicate.call(this.client, {
         ...plain,
         lazyConnect: true,
         enableOfflineQueue: false,
@@ -489,7 +459,7 @@ class Ioredis implements Connection {
         reconnectOnError: null,
       });
     }
-    return duplicate.call(this.#client, [], {
+    return duplicate.call(this.client, [], {
       ...plain,
       lazyConnect: true,
       // The nodes connect when they are needed, and keep a command meanwhile.
@@ -497,11 +467,11 @@ class Ioredis implements Connection {
       clusterRetryStrategy: null,
       retryDelayOnFailover: 0,
       retryDelayOnClusterDown: 0,
-      redisOptions: { ...this.#client.options?.redisOptions, ...plain },
+      redisOptions: { ...this.client.options?.redisOptions, ...plain },
     });
   }
 
-  async #opened(own: IoredisDuplicate): Promise<void> {
+  protected async connect(own: IoredisClient): Promise<void> {
     let failure: Error | undefined;
     own.on("error", (error) => {
       failure = error;
@@ -511,13 +481,12 @@ class Ioredis implements Connection {
     } catch (error) {
       throw withoutCommand(failure ?? (error as Error));
     }
-    for (const listener of this.#listeners) listener();
   }
 
   /** The node that has a key, or one of its replicas for what only reads, where the client reads from them. */
-  #node(own: IoredisDuplicate, key: Word, readOnly: boolean): IoredisDuplicate | undefined {
-    const names = own.slots[keySlot(bytes(key))] ?? [];
-    const { scaleReads } = own.options;
+  #node(own: IoredisClient, key: Word, readOnly: boolean): IoredisClient | undefined {
+    const names = own.slots?.[keySlot(bytes(key))] ?? [];
+    const scaleReads = own.options?.scaleReads;
     let from = names.slice(0, 1);
     if (readOnly && scaleReads === "all") from = [...names];
     if (readOnly && scaleReads === "slave" && names.length > 1) from = names.slice(1);
@@ -546,6 +515,6 @@ function gather(stream: Writable | undefined): void {
 /** The real one, also where an app's tests put a stopped clock in its place later: their calls would never leave. */
 const soon = setImmediate;
 
-function nodeOf(cluster: IoredisDuplicate, name: string | undefined): IoredisDuplicate | undefined {
-  return cluster.nodes("all").find(({ options }) => `${options.host}:${options.port}` === name);
+function nodeOf(cluster: IoredisClient, name: string | undefined): IoredisClient | undefined {
+  return cluster.nodes("all").find(({ options }) => `${options?.host}:${options?.port}` === name);
 }

@@ -2,7 +2,8 @@
 
 import { DENY_CACHE } from "./defaults.js";
 import type { Figures } from "./reply.js";
-import { describe, type Rule } from "./rules.js";
+import type { Rule } from "./rules.js";
+import { describe } from "./words.js";
 
 /** About what the entry of one denial takes, and each of its windows, beside the key. */
 const ENTRY_BYTES = 240;
@@ -54,7 +55,6 @@ export class DenialCache {
     return denial && now >= denial.until && now < denial.endsAt ? denial : undefined;
   }
 
-  /** The denial of the same or a lighter request. */
   #covering(key: string, rule: Rule, cost: number): Denial | undefined {
     const denial = this.#denials.get(key);
     if (!denial || denial.rule !== describe(rule) || cost < denial.cost) return undefined;

@@ -7,7 +7,6 @@ import type { AllResult, Result } from "./result.js";
 abstract class AnsweredError extends Error {
   abstract readonly status: number;
 
-  /** As Fastify asks for it. */
   get statusCode(): number {
     return this.status;
   }
@@ -39,15 +38,11 @@ export class LostReplyError extends UnavailableError {
 export class UnsupportedServerError extends Error {
   override readonly name = "UnsupportedServerError";
 
-  /** What the server said to each attempt, in order. */
   readonly attempts: readonly Error[];
 
   constructor(attempts: readonly Error[]) {
-    super(
-      `The server takes the commands in no form that the mode allows: ${attempts
-        .map((error) => error.message)
-        .join("; ")}`,
-    );
+    const said = attempts.map(({ message }) => message).join("; ");
+    super(`The server takes the commands in no form that the mode allows: ${said}`);
     this.attempts = attempts;
   }
 }
@@ -56,7 +51,6 @@ export class UnsupportedServerError extends Error {
 export class DeniedError extends Error {
   override readonly name = "DeniedError";
 
-  /** The decision, with the time to wait. */
   readonly result: Result | AllResult;
 
   constructor(result: Result | AllResult) {
@@ -86,26 +80,21 @@ export type Meaning = "unavailable" | "retry" | "probe" | "permanent";
 const UNAVAILABLE =
   /^(?:(?:LOADING|BUSY|MASTERDOWN|CLUSTERDOWN|READONLY|OOM|NOREPLICAS|MISCONF|REDIRECT)(?: |$)|ERR max number of clients )/;
 
+/** Servers that are no Redis, and proxies, have words of their own for a command they do not know. */
+const MISSING =
+  /^ERR (?:.*unknown command|function not found|.*unsupported command|.*command is not (?:available|supported))/i;
+
 /** `cluster`: whether a cluster client raised it, which follows redirections for as long as it can. */
 export function meaning(line: string, cluster = false): Meaning {
   if (/^TRYAGAIN(?: |$)/.test(line)) return "retry";
   if (UNAVAILABLE.test(line) || (cluster && /^(?:MOVED|ASK) /.test(line))) return "unavailable";
-  // Servers that are no Redis, and proxies, have words of their own for a command they do not know.
-  if (
-    /^ERR (?:.*unknown command|function not found|.*unsupported command|.*command is not (?:available|supported))/i.test(
-      line,
-    )
-  )
-    return "probe";
-  return line.startsWith("NOSCRIPT") ? "probe" : "permanent";
+  return MISSING.test(line) || line.startsWith("NOSCRIPT") ? "probe" : "permanent";
 }
 
-/** Whether an error says that the window of a calendar is over by the server's clock. */
 export function isEnded(error: unknown): boolean {
   return isReply(error) && error.message.startsWith("ERR the window has ended");
 }
 
-/** Whether an error says that the holder of a reservation was settled. */
 export function isSettled(error: unknown): boolean {
   return isReply(error) && error.message.startsWith("ERR this hold is settled");
 }

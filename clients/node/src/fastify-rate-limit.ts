@@ -1,15 +1,15 @@
 /** A store for @fastify/rate-limit, version 10 or 11. */
 
 import { asking, dynamicPolicy, identified, isRefused, ruleOf, type StoreOptions, storeOptions } from "./adapter.js";
+import type { Asking } from "./asking.js";
 import { ADAPTER } from "./defaults.js";
 import { adapterKey } from "./identity.js";
 import type { Limiter } from "./limiter.js";
-import type { Asking } from "./options.js";
-import { type FixedRule, policyOf, type SlidingRule } from "./rules.js";
+import type { FixedRule, SlidingRule } from "./rules.js";
+import { policyOf } from "./words.js";
 
 export type { AdapterOptions, StoreOptions } from "./adapter.js";
 
-/** What the plugin calls with the outcome. */
 export type FastifyCallback = (error: Error | null, result?: { current: number; ttl: number }) => void;
 
 /** The plugin's settings, global or of one route, as far as the store needs them. */
@@ -23,7 +23,6 @@ export interface FastifySettings {
   readonly routeInfo?: { readonly method?: string | readonly string[]; readonly url?: string };
 }
 
-/** The store that the plugin makes; see {@link fastifyRateLimitStore}. */
 export interface FastifyRateLimitStore {
   /** The window and the limit are given by every version, and declared from 11 on. */
   incr(key: string, callback: FastifyCallback, timeWindow?: number, max?: number): void;

@@ -6,14 +6,15 @@
 import { randomUUID } from "node:crypto";
 import type { ServerResponse } from "node:http";
 import { type AdapterOptions, asking, checkedWithoutIdentity, identified } from "./adapter.js";
+import type { Asking, RequestDemand } from "./asking.js";
 import { ADAPTER, STATUS } from "./defaults.js";
 import { NoIdentityError, UnavailableError } from "./errors.js";
 import { adapterKey } from "./identity.js";
 import { Lease } from "./lease.js";
 import type { Limiter } from "./limiter.js";
-import type { Asking, RequestDemand } from "./options.js";
 import type { AllResult, Result } from "./result.js";
-import { checked, describe, known, type LeaseRule, policyOf, type Rule } from "./rules.js";
+import type { LeaseRule, Rule } from "./rules.js";
+import { checked, describe, known, policyOf } from "./words.js";
 
 /** A rule, or a function of the request that gives its rule: `undefined` for a request that is not limited. */
 export type RuleOf<Q> = Rule | ((request: Q) => Rule | undefined | Promise<Rule | undefined>);
@@ -21,7 +22,6 @@ export type RuleOf<Q> = Rule | ((request: Q) => Rule | undefined | Promise<Rule 
 /** Whom a request is counted for: `undefined` or an empty text if that is not known. */
 export type KeyOf<Q> = (request: Q) => string | undefined | Promise<string | undefined>;
 
-/** Units that a request weighs. */
 export type CostOf<Q> = number | ((request: Q) => number | Promise<number>);
 
 /** A rule with a key or a cost of its own. */
@@ -46,21 +46,19 @@ export interface GuardOptions<Q> extends AdapterOptions {
 /** What a middleware answers in the place of the application. */
 export interface Refusal {
   readonly status: 403 | 429 | 503;
-  /** The `Content-Type`. */
   readonly type: "application/problem+json";
   readonly body: string;
 }
 
-/** What is to be done with a request. */
 export interface Admission {
-  /** `undefined` for a request that is let in. */
-  readonly refusal: Refusal | undefined;
+  /** None of a request that is let in. */
+  readonly refusal?: Refusal;
   /** Of the response, whether the middleware makes it or the application. */
   readonly headers: Readonly<Record<string, string>>;
-  /** `undefined` where nothing was asked. */
-  readonly result: Result | AllResult | undefined;
+  /** None where nothing was asked. */
+  readonly result?: Result | AllResult;
   /** Ends the leases of the request, if it has any: for when the response has been sent, or its client has left. */
-  readonly end: (() => void) | undefined;
+  readonly end?: (() => void) | undefined;
 }
 
 const OPTIONS = ["key", "cost", "withoutIdentity", "prefix", "timeout", "whenUnavailable", "denyCache"];
@@ -78,7 +76,7 @@ export class Guard<Q extends object> {
     this.#limiter = limiter;
     this.#asking = { ...asking(limiter, options), habit: ADAPTER.whenUnavailable };
     this.#options = options;
-    checkedWithoutIdentity(options.withoutIdentity);
+    checkedWithoutIdentity(options);
     this.#addressOf = addressOf;
     const list = Array.isArray(limits) ? limits : [limits];
     this.#limits = list.map((limit: RuleOf<Q> | Limit<Q>) => (isLimit(limit) ? limit : { rule: limit }));
@@ -105,21 +103,21 @@ export class Guard<Q extends object> {
           ...(units !== undefined && { cost: typeof units === "function" ? await units(request) : units }),
         } as RequestDemand);
       }
-      if (demands.length === 0) return { refusal: undefined, headers: {}, result: undefined, end: undefined };
+      if (demands.length === 0) return { headers: {} };
       const askedAt = performance.now();
       const { result } = await this.#limiter.askAll(demands, this.#asking);
       const taken = told.get(request);
       const headers = result.headers({ taken });
       const problem = result.problem({ taken });
       told.set(request, new Set([...(taken ?? []), ...result.policies(taken).map(({ name }) => name)]));
-      if (!problem) return { refusal: undefined, headers, result, end: this.#held(demands, result, askedAt) };
-      return { refusal: refusal(STATUS.denied, problem), headers, result, end: undefined };
+      if (!problem) return { headers, result, end: this.#held(demands, result, askedAt) };
+      return { refusal: refusal(STATUS.denied, problem), headers, result };
     } catch (error) {
       const isUnknown = error instanceof NoIdentityError;
       if (!isUnknown && !(error instanceof UnavailableError)) throw error;
       const status = isUnknown ? STATUS.withoutIdentity : STATUS.unavailable;
       const title = isUnknown ? error.message : "The rate limiter is not available";
-      return { refusal: refusal(status, { title, status }), headers: {}, result: undefined, end: undefined };
+      return { refusal: refusal(status, { title, status }), headers: {} };
     }
   }
 
@@ -200,7 +198,6 @@ function isLimit<Q>(limit: RuleOf<Q> | Limit<Q>): limit is Limit<Q> {
   return typeof limit === "object" && limit !== null && "rule" in limit;
 }
 
-/** The rule, if requests can be counted by it. */
 function ofRequests(rule: Rule): Rule {
   if (checked(rule).kind === "lease" && (rule as LeaseRule).holder !== undefined) {
     throw new TypeError("a lease of requests has no holder: each request is one of its own");

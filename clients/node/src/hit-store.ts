@@ -6,7 +6,8 @@ import { ADAPTER } from "./defaults.js";
 import { adapterKey } from "./identity.js";
 import type { Limiter } from "./limiter.js";
 import type { Result } from "./result.js";
-import { type FixedRule, policyOf, type SlidingRule, type Window } from "./rules.js";
+import type { FixedRule, SlidingRule, Window } from "./rules.js";
+import { policyOf } from "./words.js";
 
 export interface HitStoreOptions extends StoreOptions {
   /**
@@ -16,7 +17,6 @@ export interface HitStoreOptions extends StoreOptions {
   readonly limit?: (key: string) => number | Promise<number>;
 }
 
-/** What a store is told by the middleware. */
 export interface HitStoreSettings {
   readonly windowMs: number;
   // biome-ignore lint/suspicious/noExplicitAny: the functions of the two frameworks take different arguments.
@@ -25,7 +25,6 @@ export interface HitStoreSettings {
   readonly skipSuccessfulRequests?: boolean | undefined;
   /** Whether express-rate-limit lets requests through after an error of the store. */
   readonly passOnStoreError?: boolean | undefined;
-  /** The name of the policy, of express-rate-limit. */
   readonly identifier?: unknown;
 }
 
@@ -34,7 +33,6 @@ export interface Hits {
   resetTime: Date;
 }
 
-/** What `init` makes of the settings. */
 interface Ready {
   readonly windowMs: number;
   /** In front of all keys; express-rate-limit tells two limits of one request apart by it. */
@@ -78,7 +76,6 @@ export class HitStore {
     return `${this.#options.prefix ?? ADAPTER.prefix}${this.#ready?.policy ?? ""}`;
   }
 
-  /** Called by the middleware with its settings. */
   init(settings: HitStoreSettings): void {
     this.#passes = settings.passOnStoreError ?? false;
     try {
@@ -111,7 +108,6 @@ export class HitStore {
     return of(name ?? dynamicPolicy("fixed", windowMs), () => rule, true);
   }
 
-  /** Counts a request. */
   async increment(key: string): Promise<Hits> {
     const ticket: Ticket = { key, countedAt: undefined };
     // Before the first await: what the middleware does afterwards is done with this ticket.
@@ -161,7 +157,6 @@ export class HitStore {
     }
   }
 
-  /** Says how many requests there are and counts none. */
   async get(key: string): Promise<Hits | undefined> {
     const { keyOf, ruleOf } = this.#settings();
     if (!identified(key, this.#options.withoutIdentity)) return undefined;
@@ -173,7 +168,6 @@ export class HitStore {
     return result.used === 0 ? undefined : hits(result, result.used);
   }
 
-  /** Gives a key its whole quota back. */
   async resetKey(key: string): Promise<void> {
     const { keyOf, ruleOf } = this.#settings();
     const { timeout } = this.#asking;

@@ -3,6 +3,7 @@
 import { createHash } from "node:crypto";
 import { BlockList, isIPv4, isIPv6 } from "node:net";
 import { ADAPTER, IDENTITY } from "./defaults.js";
+import { integer } from "./words.js";
 
 export interface IdentityOptions {
   /**
@@ -33,9 +34,7 @@ export interface RequestLike {
  */
 export function clientAddress(options: IdentityOptions = {}): (request: RequestLike) => string | undefined {
   const { trustedProxies = [], ipv6Prefix = ADAPTER.ipv6Prefix } = options;
-  if (!Number.isInteger(ipv6Prefix) || ipv6Prefix < 1 || ipv6Prefix > 128) {
-    throw new RangeError(`ipv6Prefix must be an integer from 1 to 128, not ${ipv6Prefix}`);
-  }
+  integer("ipv6Prefix", ipv6Prefix, 1, 128);
   const trusted = networks(trustedProxies);
   const isProxy = (address: string) => trusted.check(address, isIPv4(address) ? "ipv4" : "ipv6");
   return ({ socket, headers }) => {
@@ -88,7 +87,6 @@ function network(address: string, prefix: number): string {
   return prefix === 128 ? text : `${text}/${prefix}`;
 }
 
-/** URLs have the shortest form of an address. */
 function compress(address: string): string {
   return new URL(`http://[${address}]/`).hostname.slice(1, -1);
 }

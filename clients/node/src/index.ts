@@ -9,55 +9,13 @@ export {
   UnavailableError,
   UnsupportedServerError,
 } from "./errors.js";
-export type { HeaderOptions, Problem } from "./http.js";
 export { clientAddress, type IdentityOptions, type RequestLike } from "./identity.js";
 export type { Word } from "./keys.js";
 export { Lease, type LeaseKeeper, type LeaseOptions } from "./lease.js";
 export { Limiter } from "./limiter.js";
-export type {
-  AcquireOptions,
-  CallOptions,
-  Decision,
-  Demand,
-  HitOptions,
-  HoldOptions,
-  LimiterOptions,
-  Logger,
-  PeekOptions,
-  RefundOptions,
-  ReservedDemand,
-  ReserveOptions,
-  Statistics,
-  WaitOptions,
-  WhenUnavailable,
-} from "./options.js";
+export type * from "./options.js";
 export { WindowResult } from "./reply.js";
 export { Reservation, type Work } from "./reservation.js";
-export { AllResult, type Refund, Result, type Source } from "./result.js";
-export {
-  type CalendarOptions,
-  type CalendarRule,
-  calendar,
-  type Duration,
-  type FixedOptions,
-  type FixedRule,
-  fixed,
-  type HeldLeaseRule,
-  type LeaseRule,
-  type LeaseRuleOptions,
-  lease,
-  type Naming,
-  type QuotaRule,
-  type QuotaUnit,
-  type Rate,
-  type Rule,
-  type SlidingOptions,
-  type SlidingRule,
-  sliding,
-  type ThrottleOptions,
-  type ThrottleRule,
-  throttle,
-  type UnitRule,
-  type Window,
-} from "./rules.js";
+export { AllResult, type HeaderOptions, type Problem, type Refund, Result, type Source } from "./result.js";
+export * from "./rules.js";
 export type { Mode } from "./server.js";

@@ -5,13 +5,11 @@ import { createHash } from "node:crypto";
 /** A word of a command: keys are text or bytes, everything else is text. */
 export type Word = string | Uint8Array;
 
-/** A word as the client libraries take it. */
 export function bytes(word: Word): string | Buffer {
   if (typeof word === "string" || Buffer.isBuffer(word)) return word;
   return Buffer.from(word.buffer, word.byteOffset, word.byteLength);
 }
 
-/** The word, or an error that says what was given in its place. */
 export function checkedWord(what: string, word: Word): Word {
   if (typeof word === "string" || word instanceof Uint8Array) return word;
   throw new TypeError(`${what} is a string or bytes, and is not ${String(word)}`);

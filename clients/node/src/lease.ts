@@ -5,7 +5,6 @@ import type { Word } from "./keys.js";
 import type { LeaseRule } from "./rules.js";
 import { LONGEST_TIMER_MS } from "./waiting.js";
 
-/** What a lease needs of its limiter. */
 export interface LeaseKeeper<R = LeaseRule> {
   acquire(key: Word, rule: R, options: { readonly holder: Word }): Promise<{ readonly allowed: boolean }>;
   release(key: Word, holder: Word): Promise<number>;
@@ -26,9 +25,7 @@ export interface LeaseOptions {
  * the server.
  */
 export class Lease<R extends { readonly leaseMs: number } = LeaseRule> {
-  /** The key it lies at. */
   readonly key: Word;
-  /** Who holds it. */
   readonly holder: Word;
   readonly #limiter: LeaseKeeper<R>;
   readonly #rule: R;

@@ -2,6 +2,16 @@
 
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
+import {
+  type Asking,
+  duration,
+  type Hold,
+  OPTIONS,
+  POLICIES,
+  type RequestDemand,
+  type Reserving,
+  reserving,
+} from "./asking.js";
 import { periodEnd } from "./calendar.js";
 import { type Connection, connect, type RedisClient } from "./connection.js";
 import { LIMITER, WAITING } from "./defaults.js";
@@ -10,66 +20,45 @@ import { DeniedError, isEnded, LostReplyError, UnavailableError } from "./errors
 import { checkedWord, memoryKey, type Word } from "./keys.js";
 import { Lease } from "./lease.js";
 import { LocalLimits } from "./local.js";
-import {
-  type AcquireOptions,
-  type Asking,
-  type CallOptions,
-  checkedPolicy,
-  type Decision,
-  type Demand,
-  duration,
-  type HitOptions,
-  type HoldOptions,
-  type LimiterOptions,
-  type Logger,
-  OPTIONS,
-  type PeekOptions,
-  type RefundOptions,
-  type RequestDemand,
-  type ReservedDemand,
-  type ReserveOptions,
-  type Reserving,
-  reserving,
-  type Statistics,
-  type TurnOptions,
-  type WaitOptions,
-  type WhenUnavailable,
+import type {
+  AcquireOptions,
+  CallOptions,
+  Decision,
+  Demand,
+  HitOptions,
+  HoldOptions,
+  LimiterOptions,
+  Logger,
+  PeekOptions,
+  RefundOptions,
+  ReservedDemand,
+  ReserveOptions,
+  Statistics,
+  TurnOptions,
+  WaitOptions,
+  WhenUnavailable,
 } from "./options.js";
 import { Outage } from "./outage.js";
 import { type Figures, readInteger, readIntegers, readWindows, repliesEach } from "./reply.js";
-import { checkedUnits, type Part, Reservation, type Work } from "./reservation.js";
+import { type Part, Reservation, type Work } from "./reservation.js";
+import { AllResult, type Refund, Result, readAll, type Source, togetherOf, unlimited } from "./result.js";
+import type { CalendarRule, FixedRule, LeaseRule, QuotaRule, Rule, SlidingRule, TurnRule, UnitRule } from "./rules.js";
+import { type Command, type Mode, type Server, serverOf } from "./server.js";
+import { countdown, type Place, pauseFor, Queue, unlessLeft } from "./waiting.js";
 import {
-  AllResult,
-  type Refund,
-  type Result,
-  readAll,
-  type Source,
-  togetherOf,
-  toResult,
-  unlimited,
-} from "./result.js";
-import {
-  type CalendarRule,
   checked,
   checkedLease,
   commandOf,
   counters,
-  type FixedRule,
+  integer,
   isForced,
   keyword,
   known,
-  type LeaseRule,
-  type QuotaRule,
-  type Rule,
+  oneOf,
   reservable,
-  type SlidingRule,
-  type TurnRule,
   turnable,
-  type UnitRule,
   words,
-} from "./rules.js";
-import { type Call, type Mode, type Server, serverOf } from "./server.js";
-import { countdown, type Place, pauseFor, Queue, unlessLeft } from "./waiting.js";
+} from "./words.js";
 
 /**
  * Limits over one client of node-redis or ioredis, a cluster client too.
@@ -79,7 +68,6 @@ import { countdown, type Place, pauseFor, Queue, unlessLeft } from "./waiting.js
  * {@link UnsupportedServerError} if the server takes the commands in no form.
  */
 export class Limiter {
-  /** The client behind the limiter. */
   readonly connection: Connection;
   /** What log lines and the hook call the limiter. */
   readonly name: string;
@@ -102,12 +90,8 @@ export class Limiter {
     const { prefix = LIMITER.prefix, mode = LIMITER.mode, timeout = LIMITER.timeout, processes = 1 } = options;
     if (typeof prefix !== "string") throw new TypeError(`prefix must be a string, not ${String(prefix)}`);
     this.timeout = duration("timeout", timeout);
-    const { whenUnavailable } = options;
-    this.#whenUnavailable = whenUnavailable === undefined ? undefined : checkedPolicy(whenUnavailable);
-    if (!Number.isSafeInteger(processes) || processes < 1) {
-      throw new RangeError(`processes must be an integer from 1, not ${processes}`);
-    }
-    this.#local = new LocalLimits(processes);
+    this.#whenUnavailable = oneOf("whenUnavailable", options.whenUnavailable, POLICIES);
+    this.#local = new LocalLimits(integer("processes", processes, 1));
     this.connection = connect(client);
     this.#server = serverOf(this.connection, mode);
     this.#server.open();
@@ -273,13 +257,6 @@ export class Limiter {
    *
    * ```ts
    * await limiter.hold("jobs", rule, async (held) => work({ signal: held.signal }));
-   *
-   * const held = await limiter.hold("jobs", rule);
-   * try {
-   *   await work({ signal: held.signal });
-   * } finally {
-   *   await held.end();
-   * }
    * ```
    *
    * @throws DeniedError if as many leases are held as the rule has.
@@ -328,7 +305,7 @@ export class Limiter {
     options?: ReserveOptions,
   ): Promise<T | Reservation> {
     const asking = reserving(typeof work === "function" ? options : work);
-    const part = { key, rule: reservable(rule), units: checkedUnits("units", units, 1) };
+    const part = { key, rule: reservable(rule), units: integer("units", units, 1) };
     // An outage is answered as the user chose; what it lets through is neither renewed nor settled.
     const renew = () => this.ask(key, rule, { ...asking, cost: units, whenUnavailable: "closed" });
     const taken = () => this.ask(key, rule, { ...asking, cost: units, force: false });
@@ -349,7 +326,7 @@ export class Limiter {
     const asking = reserving(typeof work === "function" ? options : work);
     checkedDemands(demands);
     const parts = demands.flatMap(({ key, rule, reserve }) =>
-      reserve === undefined ? [] : [{ key, rule: reservable(rule), units: checkedUnits("reserve", reserve, 1) }],
+      reserve === undefined ? [] : [{ key, rule: reservable(rule), units: integer("reserve", reserve, 1) }],
     );
     if (parts.length === 0) throw new TypeError("nothing is reserved: no rule has reserve");
     const send = async () => (await this.#all(demands, asking)).result;
@@ -366,31 +343,31 @@ export class Limiter {
 
   /** A request, asked as an adapter asks. @internal */
   async ask(key: Word, rule: Rule, asking: Asking): Promise<Result> {
-    const { cost, force, peek = false, timeout, within, hold } = asking;
+    const { cost, peek = false, within, hold } = asking;
     // A peek of a forced rule asks whether there is room, as that of any other rule.
-    const forced = isForced(checked(rule), peek ? undefined : force);
+    const force = peek ? undefined : asking.force;
+    const forced = isForced(checked(rule), force);
     const command = peek ? "peek" : commandOf(rule);
     const isLease = rule.kind === "lease";
     const holder = isLease ? (asking.holder ?? rule.holder ?? (peek ? randomUUID() : undefined)) : undefined;
+    const asked = [{ key, rule, cost: unitsOf(rule, cost), force: forced, remembers: !forced && !peek && !isLease }];
     const start = performance.now();
-    const send = (at?: number, ms = timeout) => {
-      const behind = words(rule, { cost, force: peek ? undefined : force, holder, hold, at, within }, peek ? 0 : 1);
+    const send = (at: number | undefined, ms: number) => {
+      const behind = words(rule, { cost, force, holder, hold, at, within }, peek ? 0 : 1);
       if (peek) behind.unshift(keyword(rule));
       behind.push(repliesEach(rule, forced) ? "EACH" : "FULL");
       return this.#call(command, [key], behind, ms, hold !== undefined);
     };
-    const decide = (ms: number) =>
-      rule.kind === "calendar" ? this.#inPeriod([rule], send, { ...asking, timeout: ms }) : send(undefined, ms);
+    const decide = (ms: number) => inPeriod([rule], send, ms, hold);
     const read = (reply: unknown) => {
       const windows = readWindows(rule, forced, reply, within !== undefined);
-      const result = toResult(rule, windows, "server", holder);
-      this.#decided(command, [key], rule, result.allowed, "server", start);
+      const result = new Result(rule, windows, "server", holder);
+      this.#decided(command, asked, result, start);
       return { result, windows: [windows] };
     };
-    const instead = ([windows]: Windows, source: Source) => toResult(rule, windows as Figures[], source);
-    const asked = { key, rule, cost: unitsOf(rule, cost), force: forced, remembers: !forced && !peek && !isLease };
+    const instead = ([windows]: Windows, source: Source) => new Result(rule, windows as Figures[], source);
     const how = isLease ? { ...asking, whenUnavailable: "closed" as const } : asking;
-    return (await this.#answer(command, [asked], how, { decide, read, instead })).result;
+    return (await this.#answer(command, asked, how, { decide, read, instead })).result;
   }
 
   /**
@@ -431,24 +408,24 @@ export class Limiter {
 
   /** The server's decision, unless a denial is remembered; `instead` makes one of figures where the server is unavailable. */
   async #answer<T, R extends Result | AllResult>(
-    command: Call["name"],
+    command: Command,
     asked: readonly Asked[],
     asking: Asking,
     { decide, read, instead }: Deciding<T, R>,
   ): Promise<{ result: R | Result; index: number }> {
     const start = performance.now();
     const { denyCache = false, timeout = this.timeout } = asking;
-    // Where the denials lie that are remembered.
-    const ids = asked.map(({ key, remembers }) => (denyCache && remembers ? memoryKey(key) : undefined));
+    const kept = asked.flatMap(({ key, rule, cost, remembers }, index) =>
+      denyCache && remembers ? [{ id: memoryKey(key), rule, cost, index }] : [],
+    );
     const remembered = (since?: number) => {
-      for (const [index, { rule, cost }] of asked.entries()) {
-        const id = ids[index];
-        if (id === undefined) continue;
+      for (const { id, rule, cost, index } of kept) {
         const windows = this.#denials.find(id, rule, cost, performance.now(), since);
         if (!windows) continue;
         this.#statistics.deniedFromMemory++;
-        this.#decided(command, keysOf(asked), rule, false, "memory", start);
-        return { result: toResult(rule, windows, "memory"), index };
+        const result = new Result(rule, windows, "memory");
+        this.#decided(command, asked, result, start);
+        return { result, index };
       }
       return undefined;
     };
@@ -456,10 +433,7 @@ export class Limiter {
     const denied = remembered();
     if (denied) return denied;
     let doubted: Denial | undefined;
-    for (const [i, { rule, cost }] of asked.entries()) {
-      const id = ids[i];
-      if (id !== undefined) doubted ??= this.#denials.doubted(id, rule, cost, start);
-    }
+    for (const { id, rule, cost } of kept) doubted ??= this.#denials.doubted(id, rule, cost, start);
     const first = doubted?.asking;
     try {
       let left = timeout;
@@ -473,9 +447,8 @@ export class Limiter {
       const deciding = decide(left);
       if (doubted && !first) doubted.asking = deciding;
       const { result, windows } = read(await deciding);
-      for (const [i, { rule, cost }] of asked.entries()) {
-        const [id, figures] = [ids[i], windows[i] as Figures[]];
-        if (id === undefined) continue;
+      for (const { id, rule, cost, index } of kept) {
+        const figures = windows[index] as Figures[];
         if (result.allowed) this.#denials.refute(id, rule, cost);
         else if (figures.some(({ allowed }) => allowed === 0)) {
           this.#denials.remember(id, rule, cost, figures, start);
@@ -495,8 +468,7 @@ export class Limiter {
           ? asked.map(({ rule }) => unlimited(rule))
           : this.#local.decide(demands, asking.peek ?? false);
       const result = instead(windows, policy);
-      const [{ rule }] = asked as readonly [Asked, ...Asked[]];
-      this.#decided(command, keysOf(asked), rule, result.allowed, policy, start);
+      this.#decided(command, asked, result, start);
       return told(result);
     } finally {
       if (doubted && !first) doubted.asking = undefined;
@@ -508,55 +480,30 @@ export class Limiter {
     await this.#call("set", [counter], [String(value), "PX", String(ms)], timeout);
   }
 
-  /** Writes a line with the limiter's name. @internal */
   warn(line: string): void {
     this.#logger.warn(`redis-rl (${this.name}): ${line}`);
   }
 
-  /** One decision of the server over several keys. */
   async #all(
     list: readonly ReservedDemand[],
     asking: Pick<Asking, "timeout" | "hold">,
   ): Promise<{ result: AllResult; each: readonly Figures[] }> {
-    const [first] = list as readonly [Demand, ...Demand[]];
     const start = performance.now();
-    const keys = list.map(({ key }) => key) as [Word, ...Word[]];
+    const keys = list.map(({ key }) => key);
     const rules = list.map(({ rule }) => rule);
-    const send = (at?: number, ms = asking.timeout) => {
+    const { hold, timeout = this.timeout } = asking;
+    const send = (at: number | undefined, ms: number) => {
       const behind = list.flatMap(({ rule, cost, force, holder, reserve }) => {
-        const hold = reserve === undefined ? undefined : asking.hold;
-        return [keyword(rule), ...words(rule, { cost: reserve ?? cost, force, holder, hold, at }, hold ? 1 : 0)];
+        const held = reserve === undefined ? undefined : hold;
+        return [keyword(rule), ...words(rule, { cost: reserve ?? cost, force, holder, hold: held, at }, held ? 1 : 0)];
       });
-      return this.#call("all", keys, [...behind, "FULL"], ms, asking.hold !== undefined);
+      return this.#call("all", keys, [...behind, "FULL"], ms, hold !== undefined);
     };
-    const calendars = rules.filter((rule) => rule.kind === "calendar");
-    const reply = calendars.length > 0 ? await this.#inPeriod(calendars, send, asking) : await send();
+    const reply = await inPeriod(rules, send, timeout, hold);
     const figures = readAll(list.length, reply);
     const result = new AllResult(rules, figures, "server");
-    this.#decided("all", keysOf(list), first.rule, result.allowed, "server", start);
+    this.#decided("all", list, result, start);
     return { result, each: figures.each };
-  }
-
-  /**
-   * Sends a call in the periods of now, and once more where one of them has ended by the server's clock: then in those of the
-   * earliest end. A reservation is renewed and settled in the periods in which it was made.
-   */
-  async #inPeriod(
-    rules: readonly CalendarRule[],
-    send: (at: number, timeout: number) => Promise<unknown>,
-    { hold, timeout = this.timeout }: Pick<Asking, "timeout" | "hold">,
-  ): Promise<unknown> {
-    const left = countdown(timeout);
-    const at = hold?.at ?? Date.now();
-    try {
-      if (hold) hold.at = at;
-      return await send(at, timeout);
-    } catch (error) {
-      if (!isEnded(error) || hold?.renews) throw error;
-      const next = Math.min(...rules.map((rule) => periodEnd(rule, at)));
-      if (hold) hold.at = next;
-      return send(next, Math.max(1, left()));
-    }
   }
 
   /** Gives something back at a key, and forgets the denial there. */
@@ -653,7 +600,7 @@ export class Limiter {
   }
 
   async #call(
-    name: Call["name"],
+    name: Command,
     names: readonly Word[],
     behind: readonly Word[],
     timeout: number | undefined,
@@ -675,29 +622,15 @@ export class Limiter {
     }
   }
 
-  #decided(
-    command: Call["name"],
-    keys: readonly Word[],
-    rule: Rule,
-    allowed: boolean,
-    source: Source,
-    start: number,
-  ): void {
+  #decided(command: Command, asked: readonly At[], { allowed, source }: Result | AllResult, start: number): void {
     if (command !== "peek") this.#statistics[allowed ? "allowed" : "denied"]++;
     if (!this.#onDecision) return;
+    const [{ key, rule }] = asked as readonly [At, ...At[]];
+    const keys = asked.map(({ key }) => key);
     const durationMs = performance.now() - start;
     const failed = (error: unknown) => this.warn(`onDecision failed: ${String(error)}`);
     try {
-      const told = this.#onDecision({
-        limiter: this.name,
-        command,
-        key: keys[0] as Word,
-        keys,
-        rule,
-        allowed,
-        source,
-        durationMs,
-      });
+      const told = this.#onDecision({ limiter: this.name, command, key, keys, rule, allowed, source, durationMs });
       if (told instanceof Promise) told.catch(failed);
     } catch (error) {
       failed(error);
@@ -751,17 +684,18 @@ export class Limiter {
   }
 }
 
-/** What is asked of one rule. */
-interface Asked {
+interface At {
   readonly key: Word;
   readonly rule: Rule;
+}
+
+interface Asked extends At {
   readonly cost: number;
   readonly force: boolean;
   /** Whether a denial may be remembered. */
   readonly remembers: boolean;
 }
 
-/** The figures of the windows of each rule. */
 type Windows = readonly (readonly Figures[])[];
 
 /** How a decision is asked for, read, and made of figures where the server is unavailable. No more promises than it takes. */
@@ -771,8 +705,27 @@ interface Deciding<T, R> {
   instead(windows: Windows, source: Source): R;
 }
 
-function keysOf(list: readonly { readonly key: Word }[]): Word[] {
-  return list.map(({ key }) => key);
+/**
+ * Sends a call in the periods of now, and once more where one of them has ended by the server's clock: then in those of the
+ * earliest end. A reservation is renewed and settled in the periods in which it was made.
+ */
+function inPeriod(
+  rules: readonly Rule[],
+  send: (at: number | undefined, timeout: number) => Promise<unknown>,
+  timeout: number,
+  hold: Hold | undefined,
+): Promise<unknown> {
+  const calendars = rules.filter((rule) => rule.kind === "calendar");
+  if (calendars.length === 0) return send(undefined, timeout);
+  const left = countdown(timeout);
+  const at = hold?.at ?? Date.now();
+  if (hold) hold.at = at;
+  return send(at, timeout).catch((error) => {
+    if (!isEnded(error) || hold?.renews) throw error;
+    const next = Math.min(...calendars.map((rule) => periodEnd(rule, at)));
+    if (hold) hold.at = next;
+    return send(next, Math.max(1, left()));
+  });
 }
 
 function unitsOf(rule: Rule, cost: number | undefined): number {

@@ -3,11 +3,11 @@
  * window, which begins with its first request. It is rougher than the server: leases and the shape of a throttle are let go.
  */
 
-import { type Figures, lengthless } from "./reply.js";
+import { counted, type Figures } from "./reply.js";
 import { unlimited } from "./result.js";
-import { describe, type Rule, windowsOf } from "./rules.js";
+import type { Rule } from "./rules.js";
+import { describe, windowsOf } from "./words.js";
 
-/** What is asked of one rule. */
 export interface LocalDemand {
   readonly key: string;
   readonly rule: Rule;
@@ -48,21 +48,10 @@ export class LocalLimits {
     }
     return asked.map(({ rule, cost, counters }) => {
       if (rule.kind === "lease") return unlimited(rule);
-      const figures = counters.map(({ counter: { used, endsAt }, limit, windowMs, fits }) => {
+      return counters.map(({ counter: { used, endsAt }, limit, windowMs, fits }) => {
         const left = used === 0 ? 0 : Math.min(windowMs, Math.max(1, Math.ceil(endsAt - now)));
-        return {
-          allowed: fits ? 1 : 0,
-          limit,
-          used,
-          remaining: Math.max(0, limit - used),
-          "retry-after-ms": fits ? 0 : cost > limit ? -1 : left,
-          "next-after-ms": left,
-          "reset-after-ms": left,
-          "window-ms": windowMs,
-          "at-ms": Date.now(),
-        };
+        return counted(rule, { limit, windowMs }, used, left, fits ? 0 : cost > limit ? -1 : left);
       });
-      return rule.kind === "calendar" ? figures.map(lengthless) : figures;
     });
   }
 

@@ -3,13 +3,14 @@
 import { type ExecutionContext, ForbiddenException, ServiceUnavailableException } from "@nestjs/common";
 import { ThrottlerGuard, type ThrottlerRequest, type ThrottlerStorage } from "@nestjs/throttler";
 import { type AdapterOptions, asking, checkedWithoutIdentity, identified, ruleOf } from "./adapter.js";
+import type { RequestDemand } from "./asking.js";
 import { ADAPTER } from "./defaults.js";
 import { NoIdentityError, UnavailableError } from "./errors.js";
 import { adapterKey } from "./identity.js";
 import type { Limiter } from "./limiter.js";
-import type { RequestDemand } from "./options.js";
 import { AllResult } from "./result.js";
-import { type FixedRule, known, type SlidingRule, seconds } from "./rules.js";
+import type { FixedRule, SlidingRule } from "./rules.js";
+import { known, seconds } from "./words.js";
 
 export type { AdapterOptions } from "./adapter.js";
 
@@ -23,7 +24,6 @@ export interface NestThrottlerOptions extends AdapterOptions {
 
 /** What one throttler asks for a request. Times are in milliseconds. */
 export interface Throttling {
-  /** As Nest made it. */
   readonly key: string;
   readonly ttl: number;
   readonly limit: number;
@@ -33,7 +33,6 @@ export interface Throttling {
   readonly tracker?: string;
 }
 
-/** Its keys and rules. */
 interface Throttler extends Throttling {
   readonly quota: SlidingRule | FixedRule;
   readonly quotaKey: string;
@@ -61,13 +60,12 @@ export class NestThrottlerStorage implements ThrottlerStorage {
 
   constructor(limiter: Limiter, options: NestThrottlerOptions = {}) {
     known("the storage", options, ["prefix", "timeout", "whenUnavailable", "denyCache", "withoutIdentity"]);
-    checkedWithoutIdentity(options.withoutIdentity);
+    checkedWithoutIdentity(options);
     this.#limiter = limiter;
     this.#options = options;
     this.#asking = asking(limiter, options);
   }
 
-  /** Decides on a request of one throttler. */
   async increment(
     key: string,
     ttl: number,
@@ -149,7 +147,6 @@ export class NestThrottlerStorage implements ThrottlerStorage {
 
 /** Asks all throttlers of a request in one decision, and sends a plain `Retry-After`. It needs a {@link NestThrottlerStorage}. */
 export class RlThrottlerGuard extends ThrottlerGuard {
-  /** What is to be asked, while Nest's guard collects it. */
   readonly #requests = new WeakMap<ExecutionContext, ThrottlerRequest[]>();
 
   override async onModuleInit(): Promise<void> {

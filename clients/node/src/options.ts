@@ -1,21 +1,9 @@
-/** What a limiter and its calls are told, and the checks of it. */
+/** What a limiter and its calls may be told. */
 
-import { randomBytes } from "node:crypto";
-import { RESERVATION } from "./defaults.js";
 import type { Word } from "./keys.js";
 import type { Source } from "./result.js";
-import {
-  type Duration,
-  type HeldLeaseRule,
-  type LeaseRule,
-  type Rule,
-  readDuration,
-  type SlidingRule,
-  type ThrottleRule,
-  type UnitRule,
-} from "./rules.js";
-import type { Call, Mode } from "./server.js";
-import { LONGEST_TIMER_MS } from "./waiting.js";
+import type { Duration, HeldLeaseRule, LeaseRule, Rule, SlidingRule, ThrottleRule, UnitRule } from "./rules.js";
+import type { Command, Mode } from "./server.js";
 
 /** What a limiter does when the server is unavailable: let all through, reject with an error, or count in this process. */
 export type WhenUnavailable = "open" | "closed" | "local";
@@ -27,9 +15,8 @@ export interface Logger {
 
 /** A decision, for {@link LimiterOptions.onDecision}. */
 export interface Decision {
-  /** The limiter's name. */
   readonly limiter: string;
-  readonly command: Call["name"];
+  readonly command: Command;
   /** The key as the caller gave it; of several the first, and `keys` are all. */
   readonly key: Word;
   readonly keys: readonly Word[];
@@ -40,7 +27,6 @@ export interface Decision {
   readonly durationMs: number;
 }
 
-/** How many decisions a limiter made, by whom. */
 export interface Statistics {
   readonly allowed: number;
   readonly denied: number;
@@ -75,7 +61,6 @@ export interface LimiterOptions {
   readonly onDecision?: (decision: Decision) => unknown;
 }
 
-/** What every call may say. */
 export interface CallOptions {
   /** For how many milliseconds the call waits for its reply; the limiter's `timeout` unless given. */
   readonly timeout?: number;
@@ -158,70 +143,3 @@ export interface ReserveOptions extends CallOptions {
   /** For how long units are held that nobody settles or renews: seconds, or text such as `"2 minutes"`. By default 60. */
   readonly lease?: Duration;
 }
-
-/** Who holds the units of a reservation, and in which periods of a calendar. */
-export interface Hold {
-  readonly holder: string;
-  readonly leaseMs: number;
-  /** The time whose periods it counts in, once it was sent. */
-  at?: number;
-  /** Whether it has been taken: then it stays in its periods. */
-  renews?: boolean;
-}
-
-/** How a reservation is asked for. */
-export interface Reserving {
-  readonly hold: Hold;
-  readonly timeout?: number;
-  readonly signal?: AbortSignal;
-}
-
-/** The options of a reservation, with a holder that no other one has. */
-export function reserving({ lease = RESERVATION.lease / 1000, ...options }: ReserveOptions = {}): Reserving {
-  const holder = randomBytes(16).toString("hex");
-  try {
-    return { ...options, hold: { holder, leaseMs: readDuration(lease) } };
-  } catch {
-    throw new RangeError(`the lease of a reservation is from 0.001 to 2147483647 seconds, not ${String(lease)}`);
-  }
-}
-
-/** One rule that a request is asked under. */
-export type RequestDemand = Demand & {
-  /** Whether a denial by this rule may be remembered; unless given, it may. */
-  readonly remembers?: boolean;
-};
-
-/** How a limiter is asked, by an adapter where that differs from the limiter's options. */
-export interface Asking {
-  readonly cost?: number | undefined;
-  readonly force?: boolean | undefined;
-  readonly holder?: Word | undefined;
-  readonly timeout?: number | undefined;
-  readonly whenUnavailable?: WhenUnavailable | undefined;
-  /** What is done when the server is unavailable where neither that nor the limiter says it. */
-  readonly habit?: WhenUnavailable | undefined;
-  /** Whether denials are remembered. */
-  readonly denyCache?: boolean | undefined;
-  /** Take a turn that comes within this number of milliseconds. */
-  readonly within?: number | undefined;
-  readonly hold?: Hold | undefined;
-  /** Ask what the answer would be, and change nothing. */
-  readonly peek?: boolean | undefined;
-}
-
-/** A time that a timer takes. */
-export function duration(what: string, ms: number): number {
-  if (typeof ms === "number" && ms > 0 && ms <= LONGEST_TIMER_MS) return ms;
-  throw new RangeError(
-    `${what} must be a number of milliseconds above 0 and up to ${LONGEST_TIMER_MS}, not ${String(ms)}`,
-  );
-}
-
-export function checkedPolicy(policy: WhenUnavailable): WhenUnavailable {
-  if (["open", "closed", "local"].includes(policy)) return policy;
-  throw new TypeError(`whenUnavailable must be "open", "closed" or "local", not ${JSON.stringify(policy)}`);
-}
-
-/** Those of the limiter, of which none is misspelt. */
-export const OPTIONS = "prefix mode timeout whenUnavailable processes name logger onDecision".split(" ");

@@ -9,7 +9,8 @@ import { UnavailableError } from "./errors.js";
 import { adapterKey } from "./identity.js";
 import type { Limiter } from "./limiter.js";
 import type { Result } from "./result.js";
-import { type FixedRule, policyOf, type SlidingRule, seconds } from "./rules.js";
+import type { FixedRule, SlidingRule } from "./rules.js";
+import { policyOf, seconds } from "./words.js";
 
 export type { AdapterOptions } from "./adapter.js";
 

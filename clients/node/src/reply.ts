@@ -1,18 +1,16 @@
 /** What the server replies, read: the figures of each window. */
 
 import { inspect } from "node:util";
-import type { FixedRule, Rule, SlidingRule } from "./rules.js";
+import type { FixedRule, Rule, SlidingRule, Window } from "./rules.js";
 
 /**
  * The figures of one window after the call. Times in milliseconds are exact and relative to {@link atMs}; those in
  * seconds are rounded up, so that a client that waits as long as it is told is let in.
  */
 export class WindowResult {
-  /** Whether the request fitted. */
   readonly allowed: boolean;
   /** Units that fit into the window. */
   readonly limit: number;
-  /** Units taken. */
   readonly used: number;
   /** Units left, never below 0. */
   readonly remaining: number;
@@ -28,7 +26,6 @@ export class WindowResult {
   readonly nextAfterMs: number | undefined;
   /** Milliseconds until the whole quota is free. */
   readonly resetAfterMs: number | undefined;
-  /** The window's length in milliseconds. */
   readonly windowMs: number;
   /** The server's unix time in milliseconds at which the call was decided; of a turn, when it is. */
   readonly atMs: number;
@@ -56,7 +53,6 @@ export class WindowResult {
 const TIMES = ["retry-after-ms", "next-after-ms", "reset-after-ms", "window-ms", "at-ms"] as const;
 const FIELDS = ["allowed", "limit", "used", "remaining", ...TIMES] as const;
 
-/** The server's own words for the figures. */
 export type Figures = Record<(typeof FIELDS)[number], number> & { readonly "wait-ms"?: number };
 
 /** Reads a FULL reply: a flat array over RESP2, a map in whatever form the client gives it over RESP3. */
@@ -77,9 +73,20 @@ export function readFigures(reply: unknown, isTurn = false): Figures {
   return { ...figures, "wait-ms": wait };
 }
 
-/** The figures of a calendar's window, of which no length is told. */
-export function lengthless(figures: Figures): Figures {
-  return { ...figures, "window-ms": 0 };
+/** The figures of a window in which this process has counted, and which lasts for `left` milliseconds more. */
+export function counted(rule: Rule, { limit, windowMs }: Window, used: number, left: number, wait: number): Figures {
+  return {
+    allowed: wait === 0 ? 1 : 0,
+    limit,
+    used,
+    remaining: Math.max(0, limit - used),
+    "retry-after-ms": wait,
+    "next-after-ms": left,
+    "reset-after-ms": left,
+    // Of a calendar's window no length is told.
+    "window-ms": rule.kind === "calendar" ? 0 : windowMs,
+    "at-ms": Date.now(),
+  };
 }
 
 /** An integer of a reply. A client may give it as text or as a BigInt. */
@@ -90,14 +97,12 @@ export function readInteger(value: unknown, what: string): number {
   throw new UnreadableReplyError(value, what);
 }
 
-/** The first integers of a reply. */
 export function readIntegers(reply: unknown, count: number): number[] {
   if (!Array.isArray(reply) || reply.length < count)
     throw new UnreadableReplyError(reply, `a list of ${count} integers`);
   return reply.slice(0, count).map((value) => readInteger(value, "an integer"));
 }
 
-/** The figures of the windows of a reply to a rule. */
 export function readWindows(rule: Rule, forced: boolean, reply: unknown, isTurn: boolean): Figures[] {
   if (!repliesEach(rule, forced)) return [readFigures(reply, isTurn)];
   const { length } = (rule as SlidingRule | FixedRule).windows;

@@ -1,15 +1,15 @@
 /** A budget whose cost is known when the work is over: units are held meanwhile, and settled once. */
 
+import type { Hold } from "./asking.js";
 import { RESERVATION } from "./defaults.js";
 import { isEnded, isSettled, LostReplyError, UnavailableError } from "./errors.js";
 import type { Word } from "./keys.js";
 import { Lease } from "./lease.js";
-import type { Hold } from "./options.js";
 import { UnreadableReplyError } from "./reply.js";
 import type { AllResult, Result } from "./result.js";
 import type { UnitRule } from "./rules.js";
+import { integer } from "./words.js";
 
-/** What is reserved at one key. */
 export interface Part {
   readonly key: Word;
   readonly rule: UnitRule;
@@ -19,7 +19,6 @@ export interface Part {
 /** Work that lasts as long as its reservation is held. */
 export type Work<T> = (reservation: Reservation) => Promise<T> | T;
 
-/** What a reservation needs of its limiter. */
 interface Keeper {
   settle(part: Part, actual: number, timeout: number): Promise<unknown>;
   renew(): Promise<{ readonly allowed: boolean }>;
@@ -33,11 +32,9 @@ interface Taken {
   readonly renews: boolean;
 }
 
-/** What became of a part. */
 interface Account extends Part {
   /** What is to be charged, once that was said. */
   wanted: number | undefined;
-  /** What was charged. */
   settled: number | undefined;
   /** When a settlement was sent first of which no reply came. */
   lostAt: number | undefined;
@@ -93,7 +90,7 @@ export class Reservation {
    */
   async settle(actual: number | Readonly<Record<string, number>>): Promise<boolean> {
     const figures = this.#accounts.map(({ key }) =>
-      checkedUnits("actual", typeof actual === "number" ? actual : actual[String(key)], 0),
+      integer("actual", typeof actual === "number" ? actual : actual[String(key)], 0),
     );
     if (this.result.source !== "server") return false;
     const ended = await Promise.allSettled(
@@ -169,12 +166,6 @@ export class Reservation {
       return { allowed: true };
     }
   }
-}
-
-/** A number of units, or an error that says which numbers there are. */
-export function checkedUnits(what: string, units: number | undefined, least: number): number {
-  if (Number.isSafeInteger(units) && (units as number) >= least) return units as number;
-  throw new RangeError(`${what} must be an integer from ${least} to ${Number.MAX_SAFE_INTEGER}, not ${String(units)}`);
 }
 
 function settledOtherwise(key: Word): Error {

@@ -1,17 +1,12 @@
-/** What a call was answered: the figures of the decision, who made it, and the HTTP headers that they make. */
+/**
+ * What a call was answered: the figures of the decision, who made it, and what HTTP clients are told of it, after
+ * draft-ietf-httpapi-ratelimit-headers-11.
+ */
 
-import {
-  type HeaderOptions,
-  httpHeaders,
-  type Policy,
-  type Problem,
-  policies,
-  quotaExceeded,
-  violatedOf,
-} from "./http.js";
 import type { Word } from "./keys.js";
-import { type Figures, lengthless, readFigures, readIntegers, UnreadableReplyError, WindowResult } from "./reply.js";
-import { isForced, type Rule, windowsOf } from "./rules.js";
+import { counted, type Figures, readFigures, readIntegers, UnreadableReplyError, WindowResult } from "./reply.js";
+import type { Rule } from "./rules.js";
+import { isForced, seconds, windowsOf } from "./words.js";
 
 /**
  * Who made a decision: the server; a denial that this process remembers; the limits of this process, while the server was
@@ -19,37 +14,129 @@ import { isForced, type Rule, windowsOf } from "./rules.js";
  */
 export type Source = "server" | "memory" | "local" | "open";
 
-/** What the decisions on one rule and on several have in common. */
+export interface HeaderOptions {
+  /** Also send `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (seconds) of the policy that binds. */
+  readonly legacy?: boolean;
+  /** The names of other policies that the same response tells of. */
+  readonly taken?: ReadonlySet<string> | undefined;
+}
+
+/** An `application/problem+json` object, RFC 9457. */
+export interface Problem {
+  readonly type: "https://iana.org/assignments/http-problem-types#quota-exceeded";
+  readonly title: string;
+  readonly status: 429;
+  /** The names of the policies that denied. */
+  readonly "violated-policies": readonly string[];
+}
+
+/** A window of a rule, and what is known of it: nothing of those of a forced call, or of `all`, that do not bind. */
+interface Policy {
+  readonly name: string;
+  readonly limit: number;
+  readonly windowMs: number;
+  readonly rule: Rule;
+  readonly state: WindowResult | undefined;
+  readonly violated: boolean;
+}
+
+/** A rule, the windows that a reply told of, and whether the call was denied where one of them has no room. */
+interface Asked {
+  readonly rule: Rule;
+  readonly states: readonly WindowResult[];
+  readonly denies: boolean;
+}
+
+/** The largest integer of a structured field, RFC 9651. */
+const LARGEST = 999_999_999_999_999;
+
 abstract class Answer extends WindowResult {
   /** Who decided. Of {@link Limiter.all} always the server. */
   readonly source: Source;
+  readonly #asked: readonly Asked[];
 
   /** @internal */
-  constructor(figures: Figures, source: Source) {
+  constructor(figures: Figures, source: Source, asked: readonly Asked[]) {
     super(figures);
     this.source = source;
+    this.#asked = asked;
   }
 
-  /** The policies with what is known of them. `taken` are the names of others that the client is told of. @internal */
-  abstract policies(taken?: ReadonlySet<string>): Policy[];
+  /** The policies, of which none is called as another of the same response. @internal */
+  policies(others: ReadonlySet<string> = new Set()): Policy[] {
+    const taken = new Set(others);
+    return this.#asked.flatMap(({ rule, states, denies }) => {
+      const windows = "windows" in rule ? rule.windows : states.slice(0, 1);
+      return windows.map(({ limit, windowMs }) => {
+        const window = rule.kind === "calendar" ? rule.period : `${seconds(windowMs)}s`;
+        const base = rule.name === undefined ? window : windows.length === 1 ? rule.name : `${rule.name}-${window}`;
+        let name = base;
+        for (let i = 2; taken.has(name); i++) name = `${base}-${i}`;
+        taken.add(name);
+        const state = states.find((state) => state.windowMs === windowMs);
+        return { name, limit, windowMs, rule, state, violated: denies && state?.allowed === false };
+      });
+    });
+  }
 
   /** The names of the policies that the request did not fit into. */
   get violated(): readonly string[] {
-    return violatedOf(this.policies());
+    return this.#violated();
+  }
+
+  #violated(taken?: ReadonlySet<string>): string[] {
+    return this.policies(taken).flatMap(({ name, violated }) => (violated ? [name] : []));
   }
 
   /**
-   * `RateLimit` and `RateLimit-Policy` after draft-ietf-httpapi-ratelimit-headers, with one policy a window, and
-   * `Retry-After` if the request was denied and will fit one day. None where nobody decided.
+   * `RateLimit` and `RateLimit-Policy` with one policy a window, and `Retry-After` if the request was denied and will fit one
+   * day. None where nobody decided.
    */
-  headers(options: HeaderOptions = {}): Record<string, string> {
-    return this.source === "open" ? {} : httpHeaders(this, this.policies(options.taken), this, options);
+  headers({ legacy = false, taken }: HeaderOptions = {}): Record<string, string> {
+    if (this.source === "open") return {};
+    const policies = this.policies(taken);
+    const wait = this.allowed ? undefined : this.retryAfter;
+    const headers: Record<string, string> = {
+      "RateLimit-Policy": policies.map(policyItem).join(", "),
+      RateLimit: policies.flatMap(({ name, state }) => (state ? [limitItem(name, state, wait)] : [])).join(", "),
+    };
+    if (legacy) {
+      headers["X-RateLimit-Limit"] = String(this.limit);
+      headers["X-RateLimit-Remaining"] = String(this.remaining);
+      if (this.resetAfter !== undefined) headers["X-RateLimit-Reset"] = String(this.resetAfter);
+    }
+    if (wait !== undefined) headers["Retry-After"] = String(wait);
+    return headers;
   }
 
   /** The body of a denial, an `application/problem+json` object of type `quota-exceeded`; `undefined` if allowed. */
   problem({ taken }: Pick<HeaderOptions, "taken"> = {}): Problem | undefined {
-    return this.allowed ? undefined : quotaExceeded(violatedOf(this.policies(taken)));
+    if (this.allowed) return undefined;
+    return {
+      type: "https://iana.org/assignments/http-problem-types#quota-exceeded",
+      title: "Request cannot be satisfied as assigned quota has been exceeded",
+      status: 429,
+      "violated-policies": this.#violated(taken),
+    };
   }
+}
+
+function policyItem({ name, limit, windowMs, rule }: Policy): string {
+  let text = `${quoted(name)};q=${Math.min(limit, LARGEST)}`;
+  if (rule.unit !== undefined && rule.unit !== "requests") text += `;qu=${quoted(rule.unit)}`;
+  // A lease is no window, the length of a calendar's differs, and w takes whole seconds only.
+  if (rule.kind !== "lease" && rule.kind !== "calendar" && windowMs % 1000 === 0) text += `;w=${windowMs / 1000}`;
+  return text;
+}
+
+/** `t` is not sent beyond Retry-After, which a client would then wait for in vain. */
+function limitItem(name: string, { remaining, nextAfter }: WindowResult, retryAfter: number | undefined): string {
+  const text = `${quoted(name)};r=${Math.min(remaining, LARGEST)}`;
+  return !nextAfter || nextAfter > (retryAfter ?? nextAfter) ? text : `${text};t=${nextAfter}`;
+}
+
+function quoted(text: string): string {
+  return `"${text.replace(/["\\]/g, "\\$&")}"`;
 }
 
 /** The decision on a call. With several windows its figures are those of the one that binds. */
@@ -61,19 +148,13 @@ export class Result extends Answer {
   readonly each: readonly WindowResult[];
   /** Who holds the lease that was asked for. */
   readonly holder: Word | undefined;
-  readonly #rule: Rule;
 
   /** @internal */
-  constructor(rule: Rule, figures: Figures, each: readonly WindowResult[], source: Source, holder: Word | undefined) {
-    super(figures, source);
-    this.#rule = rule;
+  constructor(rule: Rule, windows: readonly Figures[], source: Source, holder?: Word) {
+    const each = windows.map((figures) => new WindowResult(figures));
+    super(binding(windows), source, [{ rule, states: each, denies: true }]);
     this.each = each;
     this.holder = holder;
-  }
-
-  /** @internal */
-  policies(taken?: ReadonlySet<string>): Policy[] {
-    return policies([{ rule: this.#rule, states: this.each, denies: true }], taken);
   }
 }
 
@@ -86,40 +167,26 @@ export class AllResult extends Answer {
   readonly index: number;
   /** The figures of each rule's binding window, in the order of the rules. `allowed` there is that rule's own answer. */
   readonly each: readonly WindowResult[];
-  readonly #rules: readonly Rule[];
 
   /** @internal */
   constructor(rules: readonly Rule[], { figures, index, each }: AllFigures, source: Source) {
-    super(figures, source);
-    this.index = index;
-    this.each = each.map((one) => new WindowResult(one));
-    this.#rules = rules;
-  }
-
-  /** @internal */
-  policies(taken?: ReadonlySet<string>): Policy[] {
+    const states = each.map((one) => new WindowResult(one));
     // A forced rule never denies, also where it has no room.
-    const each = this.#rules.map((rule, i) => {
-      return { rule, states: this.each.slice(i, i + 1), denies: !isForced(rule, undefined) };
+    const asked = rules.map((rule, i) => {
+      return { rule, states: states.slice(i, i + 1), denies: !isForced(rule, undefined) };
     });
-    return policies(each, taken);
+    super(figures, source, asked);
+    this.index = index;
+    this.each = states;
   }
 }
 
-/** What a refund gave back. */
 export interface Refund {
-  /** Units given back. */
   readonly refunded: number;
   /** Units still taken in the shortest window. */
   readonly used: number;
   /** Seconds: the window of a sliding rule, the counter's remaining life of a fixed one. */
   readonly ttl: number;
-}
-
-/** The result of the figures of its windows: the binding one is found as the server finds it. */
-export function toResult(rule: Rule, windows: readonly Figures[], source: Source, holder?: Word): Result {
-  const each = windows.map((figures) => new WindowResult(figures));
-  return new Result(rule, binding(windows), each, source, holder);
 }
 
 /** The figures of a decision on several keys: of the whole, the rule that binds, and those of each rule. */
@@ -129,7 +196,6 @@ export interface AllFigures {
   readonly each: readonly Figures[];
 }
 
-/** Reads a reply of RL.ALL with FULL. */
 export function readAll(count: number, reply: unknown): AllFigures {
   const [allowed, index, remaining, wait] = readIntegers(reply, 4) as [number, number, number, number];
   const maps = (reply as unknown[])[4];
@@ -149,18 +215,7 @@ export function togetherOf(windows: readonly (readonly Figures[])[]): AllFigures
 
 /** The figures of the policy `open`: nothing is used. */
 export function unlimited(rule: Rule): Figures[] {
-  const windows = windowsOf(rule).map(({ limit, windowMs }) => ({
-    allowed: 1,
-    limit,
-    used: 0,
-    remaining: limit,
-    "retry-after-ms": 0,
-    "next-after-ms": 0,
-    "reset-after-ms": 0,
-    "window-ms": windowMs,
-    "at-ms": Date.now(),
-  }));
-  return rule.kind === "calendar" ? windows.map(lengthless) : windows;
+  return windowsOf(rule).map((window) => counted(rule, window, 0, 0, 0));
 }
 
 /** The window that binds, found as the server finds it. */
@@ -172,12 +227,8 @@ function binding(windows: readonly Figures[]): Figures {
 function bindsMore(one: Figures, other: Figures): boolean {
   if (one.allowed !== other.allowed) return one.allowed === 0;
   if (one.allowed === 0) {
-    const [wait, otherWait] = [waitOrEver(one["retry-after-ms"]), waitOrEver(other["retry-after-ms"])];
-    if (wait !== otherWait) return wait > otherWait;
+    const [wait, otherWait] = [one, other].map(({ "retry-after-ms": ms }) => (ms < 0 ? Number.POSITIVE_INFINITY : ms));
+    if (wait !== otherWait) return (wait as number) > (otherWait as number);
   }
   return one.limit - one.used < other.limit - other.used;
-}
-
-function waitOrEver(ms: number): number {
-  return ms < 0 ? Number.POSITIVE_INFINITY : ms;
 }

@@ -14,27 +14,19 @@ import { BREAKER_PAUSE, MODES, PROBE_AGAIN } from "./defaults.js";
 import { isReply, LostReplyError, meaning, UnavailableError, UnsupportedServerError } from "./errors.js";
 import type { Word } from "./keys.js";
 import { library, script, scriptSha } from "./lua.js";
+import { oneOf } from "./words.js";
 
 /** How the commands are sent: as `RL.*`, as `FCALL rl_*`, or as `EVALSHA`. */
 export type Mode = (typeof MODES)[number];
 
+/** The commands without `RL.`, in lower case; `set` is the server's own. */
+export type Command = QuotaCommand | "acquire" | "release" | "all" | "peek" | "refund" | "reset" | "settle" | "set";
+type QuotaCommand = "sliding" | "fixed" | "throttle";
+
 /** One call, before it is known in which form it is sent. */
 export interface Call {
-  /** The command without `RL.`, in lower case; `set` is the server's own. */
-  readonly name:
-    | "sliding"
-    | "fixed"
-    | "throttle"
-    | "acquire"
-    | "release"
-    | "all"
-    | "peek"
-    | "refund"
-    | "reset"
-    | "settle"
-    | "set";
+  readonly name: Command;
   readonly keys: readonly [Word, ...Word[]];
-  /** What stands behind the keys. */
   readonly words: readonly Word[];
   /** Whether it does no harm when it is sent twice, which some commands never do. */
   readonly repeatable?: boolean;
@@ -45,18 +37,14 @@ const SILENCE_MS = 150;
 /** For how long a process that is busy may exceed a deadline; and how often it looks for replies in any case. */
 const BUSY_MS = 1000;
 const BUSY_TURNS = 20;
-/** How often one call lets the form be found out anew. */
 const MOST_PROBES = 2;
 
-/** Commands that do no harm when they are sent twice. */
-const REPEATABLE: ReadonlySet<Call["name"]> = new Set(["peek", "acquire", "release", "reset", "settle", "set"]);
+const REPEATABLE: ReadonlySet<Command> = new Set(["peek", "acquire", "release", "reset", "settle", "set"]);
 const servers = new WeakMap<Connection, Map<string, Server>>();
 
 /** The server behind a connection, in the modes that are allowed. */
 export function serverOf(connection: Connection, mode: Mode | "auto"): Server {
-  if (mode !== "auto" && !MODES.includes(mode)) {
-    throw new TypeError(`mode must be "auto", "module", "functions" or "script", not ${JSON.stringify(mode)}`);
-  }
+  oneOf("mode", mode, ["auto", ...MODES]);
   const known = servers.get(connection) ?? new Map<string, Server>();
   servers.set(connection, known);
   const server = known.get(mode) ?? new Server(connection, mode === "auto" ? MODES : [mode]);
@@ -64,18 +52,15 @@ export function serverOf(connection: Connection, mode: Mode | "auto"): Server {
   return server;
 }
 
-/** Thrown while a node is not asked. */
 export class NotAskedError extends UnavailableError {}
 
 /** What is known of one node. Outside of a cluster there is one. */
 class Node {
-  /** The form in which it takes the commands. */
   mode: Mode | undefined;
   /** The answer to that question, while it is under way. */
   finding: Promise<void> | undefined;
   /** When it is asked again for what is better than the mode in use. */
   probeAt = Number.POSITIVE_INFINITY;
-  /** How many replies it gave. */
   replies = 0;
   /** Since when it gave none, although it was sent something; 0 if it has answered the last that it was sent. */
   #silentSince = 0;
@@ -146,30 +131,35 @@ class Node {
 
 const NOT_TRYING = Number.POSITIVE_INFINITY;
 
-/** For how many milliseconds of its life this process had nothing to do but to wait. */
-function waited(): number {
-  return performance.eventLoopUtilization().idle;
-}
+const idle = () => performance.eventLoopUtilization().idle;
 
 /** A call under way, until it is answered or given up. */
-class Attempt {
+class Attempt implements Route {
   readonly node: Node;
+  readonly key: Word;
+  readonly readOnly: boolean;
   readonly deadline: number;
-  /** Whether something was sent. */
   sent = false;
-  readonly #timeout: number;
+  readonly #allowed: number;
   readonly #giveUp: () => void;
-  readonly #waited = waited();
+  /** For how long this process had nothing to do but to wait when the call began. */
+  readonly #waited = idle();
   #over = false;
   #timer: NodeJS.Timeout;
   #abort: AbortController | undefined;
 
-  constructor(node: Node, now: number, timeout: number, giveUp: () => void) {
+  constructor(node: Node, { name, keys }: Pick<Call, "name" | "keys">, timeout: number, giveUp: () => void) {
     this.node = node;
-    this.deadline = now + timeout;
-    this.#timeout = timeout;
+    this.key = keys[0];
+    this.readOnly = name === "peek";
+    this.deadline = performance.now() + timeout;
+    this.#allowed = timeout;
     this.#giveUp = giveUp;
     this.#timer = setTimeout(() => this.#expire(), timeout);
+  }
+
+  get timeout(): number {
+    return Math.max(1, this.deadline - performance.now());
   }
 
   /** Whether the caller has been told the outcome. */
@@ -177,14 +167,13 @@ class Attempt {
     return this.#over;
   }
 
-  /** Aborts when the call is given up. */
+  /** Most calls need none, and none is made for them. */
   get signal(): AbortSignal {
     this.#abort ??= new AbortController();
     if (this.#over) this.#abort.abort();
     return this.#abort.signal;
   }
 
-  /** There is an outcome. Returns whether it is the first. */
   end(): boolean {
     if (this.#over) return false;
     this.#over = true;
@@ -199,7 +188,7 @@ class Attempt {
    */
   #expire(): void {
     const now = performance.now();
-    const left = Math.min(this.#timeout - (waited() - this.#waited), this.deadline + BUSY_MS - now);
+    const left = Math.min(this.#allowed - (idle() - this.#waited), this.deadline + BUSY_MS - now);
     if (left > 20) {
       this.#timer = setTimeout(() => this.#expire(), left);
       return;
@@ -218,20 +207,6 @@ class Attempt {
       this.#abort?.abort();
     };
     look();
-  }
-}
-
-/** Where a command of a call goes. Most need no signal, and none is made for them. */
-class Sending implements Route {
-  constructor(
-    readonly key: Word,
-    readonly readOnly: boolean,
-    readonly timeout: number,
-    readonly attempt: Attempt,
-  ) {}
-
-  get signal(): AbortSignal {
-    return this.attempt.signal;
   }
 }
 
@@ -257,7 +232,6 @@ export class Server {
     return this.#mode;
   }
 
-  /** A limiter begins to use the server. */
   open(): void {
     this.#users++;
     this.#connection.open?.();
@@ -288,7 +262,7 @@ export class Server {
     if (node.enter(now)) this.#connection.renew?.();
     // No more promises than it takes: this is what each request of an application goes through.
     return new Promise((resolve, reject) => {
-      const attempt = new Attempt(node, now, timeout, () => {
+      const attempt = new Attempt(node, call, timeout, () => {
         node.timedOut(performance.now(), now);
         reject(
           attempt.sent
@@ -298,7 +272,7 @@ export class Server {
       });
       const answered = (reply: unknown) => {
         if (attempt.end()) resolve(reply);
-        if (now >= node.probeAt) this.#probe(node, call.keys[0]);
+        if (now >= node.probeAt) this.#probe(node, attempt.key);
       };
       const failed = (error: unknown) => {
         if (attempt.end()) reject(error);
@@ -307,7 +281,7 @@ export class Server {
       if (mode === undefined) this.#ask(call, attempt).then(answered, failed);
       else {
         const again = (error: unknown) => this.#ask(call, attempt, { error, mode }).then(answered, failed);
-        this.#transmit(this.#inForm(mode, call), call, attempt).then(answered, again);
+        this.#transmit(this.#inForm(mode, call), attempt).then(answered, again);
       }
     });
   }
@@ -321,12 +295,12 @@ export class Server {
     let probes = 0;
     for (let pause = 4; ; ) {
       if (!sent) {
-        if (node.mode === undefined) await this.#found(node, call.keys[0], attempt.deadline);
+        if (node.mode === undefined) await this.#found(attempt);
         // The caller may have been told by now that there is no answer.
         if (attempt.over || node.mode === undefined) throw new UnavailableError("The call was not sent in time");
         const { mode } = node;
         try {
-          return await this.#transmit(this.#inForm(mode, call), call, attempt);
+          return await this.#transmit(this.#inForm(mode, call), attempt);
         } catch (error) {
           sent = { error, mode };
         }
@@ -335,7 +309,7 @@ export class Server {
       sent = undefined;
       // Replicas do not get the script from their primary.
       if (call.name === "peek" && mode === "script" && isMissing(error)) {
-        return this.#transmit(this.#inSource(call), call, attempt);
+        return this.#transmit(this.#inSource(call), attempt);
       }
       if (
         this.#readOnlyForms &&
@@ -375,7 +349,7 @@ export class Server {
    * Finds out in which form a node takes the commands. A crowd of calls asks once, for a second at least: the deadline of
    * one is not that of the others.
    */
-  #found(node: Node, key: Word, deadline: number): Promise<void> {
+  #found({ node, key, deadline }: Attempt): Promise<void> {
     if (!node.finding) {
       const ms = Math.max(deadline - performance.now(), BREAKER_PAUSE);
       // What was never answered keeps later calls from asking no longer than that.
@@ -457,21 +431,20 @@ export class Server {
     ms = BREAKER_PAUSE,
     giveUp = () => {},
   ): Promise<T> {
-    const attempt = new Attempt(node, performance.now(), ms, giveUp);
-    const send: Send = (...command) => this.#transmit(command, { name: "set", keys: [key], words: [] }, attempt);
+    const attempt = new Attempt(node, { name: "set", keys: [key] }, ms, giveUp);
+    const send: Send = (...command) => this.#transmit(command, attempt);
     return work(send).finally(() => attempt.end());
   }
 
   /** Sends a command once, and tells the node's state what came of it, also where the caller has left. */
-  #transmit(command: readonly Word[], call: Call, attempt: Attempt): Promise<unknown> {
+  #transmit(command: readonly Word[], attempt: Attempt): Promise<unknown> {
     const { node } = attempt;
     const sentAt = performance.now();
     node.sent(sentAt);
     attempt.sent = true;
     let sent: Promise<unknown>;
     try {
-      const timeout = Math.max(1, attempt.deadline - sentAt);
-      sent = this.#connection.send(command, new Sending(call.keys[0], call.name === "peek", timeout, attempt));
+      sent = this.#connection.send(command, attempt);
     } catch (error) {
       sent = Promise.reject(error);
     }
@@ -564,7 +537,6 @@ function lost(error: unknown): UnavailableError {
   return new LostReplyError(message, { cause: error });
 }
 
-/** What a failure was in the first place. */
 function reason(error: unknown): string {
   if (error instanceof UnavailableError && error.cause !== undefined) return reason(error.cause);
   return error instanceof Error ? error.message : String(error);

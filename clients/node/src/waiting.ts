@@ -4,7 +4,6 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { LostReplyError } from "./errors.js";
 import type { Result } from "./result.js";
 
-/** setTimeout takes no more. */
 export const LONGEST_TIMER_MS = 2 ** 31 - 1;
 
 /** A call that its caller may leave; what it takes after that is given back where that is said. */
@@ -81,7 +80,6 @@ class Line {
   }
 }
 
-/** The lines at all keys. */
 export class Queue {
   readonly #lines = new Map<string, Line>();
 

@@ -399,7 +399,7 @@ describe("errors", () => {
 describe("keys", () => {
   const { keys, calendar, addresses, invalid } = read("keys");
   const { adapterKey } = internal("identity");
-  const { policyOf } = internal("rules");
+  const { policyOf } = internal("words");
   for (const given of [...keys, ...calendar]) {
     test(given.key, () => {
       knows(given, "rule", "identity", "prefix", "policy", "key");
@@ -451,7 +451,7 @@ test("defaults: each row is what the package uses", async () => {
   } = internal("defaults");
   const { Guard } = internal("guard");
   const { asking, identified } = internal("adapter");
-  const { OPTIONS, reserving } = internal("options");
+  const { OPTIONS, reserving } = internal("asking");
   const full = { ...ALLOWED, allowed: 0, used: 9, remaining: 0, "retry-after-ms": 1000, "wait-ms": 0 };
   const rule = sliding("9/minute");
 

@@ -90,7 +90,19 @@ describe("local", () => {
     assert.equal((await limiter.hit("k", rule, { cost: 5, force: true })).used, 13);
   });
 
-  test("bounded: the oldest key makes room, and a key of 60 kB takes no more than others", async () => {
+  test("bounded: the oldest key makes room", () => {
+    const { LocalLimits } = require(join(root, "clients/node/dist/local.js"));
+    const limits = new LocalLimits(1);
+    const rule = sliding("1/hour");
+    const isAllowed = (key: string) => limits.decide([{ key, rule, cost: 1, force: false }], false)[0][0].allowed === 1;
+    assert.equal(isAllowed("first"), true);
+    assert.equal(isAllowed("first"), false);
+    for (let i = 0; i < 60_000; i++) isAllowed(`k${i}`);
+    assert.equal(isAllowed("first"), true);
+    assert.equal(isAllowed("k59999"), false);
+  });
+
+  test("a key of 60 kB takes no more room than others", async () => {
     const limiter = local();
     const rule = sliding("1/hour");
     const long = (i: number) => `${i}`.padStart(60_000, "x");
@@ -100,9 +112,6 @@ describe("local", () => {
     assert.ok(process.memoryUsage().heapUsed - before < 40e6, "1,000 keys of 60 kB");
     assert.equal((await limiter.hit(long(7), rule)).allowed, false, "and are told apart");
     assert.equal((await limiter.hit("first", rule)).allowed, false);
-    for (let i = 0; i < 60_000; i++) await limiter.hit(`k${i}`, rule);
-    assert.equal((await limiter.hit("first", rule)).allowed, true);
-    assert.equal((await limiter.hit("k59999", rule)).allowed, false);
   });
 
   test("a result says who decided", async () => {

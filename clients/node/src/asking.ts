@@ -1,0 +1,65 @@
+/** How a limiter is asked within this package, and the checks of what its users tell it. */
+
+import { randomBytes } from "node:crypto";
+import { RESERVATION } from "./defaults.js";
+import type { Word } from "./keys.js";
+import type { CallOptions, Demand, ReserveOptions, WhenUnavailable } from "./options.js";
+import { LONGEST_TIMER_MS } from "./waiting.js";
+import { readDuration } from "./words.js";
+
+/** Who holds the units of a reservation, and in which periods of a calendar. */
+export interface Hold {
+  readonly holder: string;
+  readonly leaseMs: number;
+  /** The time whose periods it counts in, once it was sent. */
+  at?: number;
+  /** Whether it has been taken: then it stays in its periods. */
+  renews?: boolean;
+}
+
+export type Reserving = CallOptions & { readonly hold: Hold };
+
+/** The options of a reservation, with a holder that no other one has. */
+export function reserving({ lease = RESERVATION.lease / 1000, ...options }: ReserveOptions = {}): Reserving {
+  const holder = randomBytes(16).toString("hex");
+  try {
+    return { ...options, hold: { holder, leaseMs: readDuration(lease) } };
+  } catch {
+    throw new RangeError(`the lease of a reservation is from 0.001 to 2147483647 seconds, not ${String(lease)}`);
+  }
+}
+
+export type RequestDemand = Demand & {
+  /** Whether a denial by this rule may be remembered; unless given, it may. */
+  readonly remembers?: boolean;
+};
+
+/** How a limiter is asked, by an adapter where that differs from the limiter's options. */
+export interface Asking {
+  readonly cost?: number | undefined;
+  readonly force?: boolean | undefined;
+  readonly holder?: Word | undefined;
+  readonly timeout?: number | undefined;
+  readonly whenUnavailable?: WhenUnavailable | undefined;
+  /** What is done when the server is unavailable where neither that nor the limiter says it. */
+  readonly habit?: WhenUnavailable | undefined;
+  /** Whether denials are remembered. */
+  readonly denyCache?: boolean | undefined;
+  /** Take a turn that comes within this number of milliseconds. */
+  readonly within?: number | undefined;
+  readonly hold?: Hold | undefined;
+  /** Ask what the answer would be, and change nothing. */
+  readonly peek?: boolean | undefined;
+}
+
+export function duration(what: string, ms: number): number {
+  if (typeof ms === "number" && ms > 0 && ms <= LONGEST_TIMER_MS) return ms;
+  throw new RangeError(
+    `${what} must be a number of milliseconds above 0 and up to ${LONGEST_TIMER_MS}, not ${String(ms)}`,
+  );
+}
+
+export const POLICIES: readonly WhenUnavailable[] = ["open", "closed", "local"];
+
+/** Those of the limiter, of which none is misspelt. */
+export const OPTIONS = "prefix mode timeout whenUnavailable processes name logger onDecision".split(" ");

@@ -27,7 +27,7 @@ functions/rl.%.lua: clients/go/lua/%.head.lua clients/go/lua/core.lua clients/go
 	@cat $^ >$@
 
 run: deps-build deps-server build ## Run a server with the module in the foreground (PORT=6379)
-	@PORT=$(PORT) scripts/run.sh
+	redis-server --port $(PORT) --save '' --loadmodule $(MODULE)
 
 envoy: deps-build deps-server build ## Run the rate limit service with an example configuration, on a private server
 	cd envoy && $(CARGO) build --locked --release
@@ -66,8 +66,10 @@ test-deploy: ## Lint the Helm chart and render it with each of its values files 
 test-baseline: deps-build deps-server deps-baseline build ## Check that the module runs on any x86-64 processor
 	scripts/test-baseline.sh
 
-fuzz: deps-build ## Fuzz what needs no server, SECONDS=600 each (FUZZ=compact, words or all); takes cargo-fuzz
-	SECONDS_EACH=$(or $(SECONDS),600) TARGET="$(FUZZ)" scripts/fuzz.sh
+# The stable toolchain is told to take the flags of the fuzzer. A finding lies in fuzz/artifacts.
+fuzz: deps-build ## Fuzz what needs no server, SECONDS=600 each (FUZZ=compact, words or all); takes cargo-fuzz (cargo install cargo-fuzz)
+	@for target in $(or $(FUZZ),compact words all); do \
+		RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run $$target -- -max_total_time=$(or $(SECONDS),600) -max_len=4096 -print_final_stats=1 || exit 1; done
 
 bench-scale: deps-build deps-server build ## Measure servers, a cluster, blocks and failures into docs/SCALE.md in ten minutes (SECTIONS="name ...")
 	cd envoy && $(CARGO) build --locked --release
@@ -93,10 +95,10 @@ bench-instructions: deps-build deps-server deps-valgrind build ## Count the inst
 	$(CARGO) bench --locked --bench limiters -- --instructions $(if $(ENGINE),--engine $(ENGINE))
 
 bench-clients: deps-build deps-server deps-clients build ## Measure the packages beside the stores that they replace (bench-envoy: the service beside envoyproxy/ratelimit, which takes Go)
-	scripts/bench-clients.sh
+	scripts/bench-beside.sh clients
 
 bench-envoy: deps-build deps-server build
-	scripts/bench-envoy.sh
+	scripts/bench-beside.sh envoy
 
 sizing: deps-build deps-server build ## Measure the memory of a key of each rule (ENGINES="name ...")
 	scripts/sizing.sh $(ENGINES)

@@ -19,38 +19,31 @@ for _ in $(seq 100); do
     sleep 0.05
 done
 
-# ask COMMAND ...: prints the call as a user would type it, and sets `reply` to its three integers.
+# ask VERDICT COMMAND ...: prints the call as a user would type it. Fails the demo if the decision is another one.
 ask() {
+    local verdict=$1 reply
+    shift
     reply=$(redis-cli -s "$socket" "$@" | tr '\n' ' ')
-    local verdict=allowed
-    case $reply in 0*) verdict=denied ;; 1*) ;; *) echo "unexpected reply to $*: $reply" >&2; exit 1 ;; esac
+    case $verdict:$reply in allowed:1* | denied:0*) ;; *) echo "$* should not have replied $reply" >&2; exit 1 ;; esac
     printf '  > %-28s [%s]  %s\n' "$*" "${reply% }" "$verdict"
-}
-
-# expect ALLOWED: fails the demo if the last decision was another one.
-expect() {
-    case $reply in "$1 "*) ;; *) echo "that should not have happened" >&2; exit 1 ;; esac
 }
 
 redis-server --version | sed 's/ sha.*//'
 echo
 echo 'An exact sliding window: at most 5 requests in any 2 seconds.'
 echo 'The reply is [allowed, requests before this one, window].'
-for _ in 1 2 3 4 5; do ask RL.SLIDING user:7 2 5; expect 1; done
-ask RL.SLIDING user:7 2 5; expect 0
+for _ in 1 2 3 4 5; do ask allowed RL.SLIDING user:7 2 5; done
+ask denied RL.SLIDING user:7 2 5
 echo '  ... 2 seconds later the window has moved on'
 sleep 2.1
-ask RL.SLIDING user:7 2 5; expect 1
+ask allowed RL.SLIDING user:7 2 5
 echo
 echo 'A counter a window: at most 5 requests an hour.'
 echo 'The reply is [allowed, requests with this one, seconds until the counter expires].'
-for _ in 1 2 3 4 5; do ask RL.FIXED user:7 3600 5; done
-ask RL.FIXED user:7 3600 5; expect 0
+for _ in 1 2 3 4 5; do ask allowed RL.FIXED user:7 3600 5; done
+ask denied RL.FIXED user:7 3600 5
 echo
 echo 'What is stored, as plain commands show it:'
 for key in $(redis-cli -s "$socket" --scan | sort); do
     printf '  %-18s %s\n' "$key" "$(redis-cli -s "$socket" type "$key")"
 done
-echo
-echo 'What the module counts (INFO rl):'
-redis-cli -s "$socket" info rl | tr -d '\r' | sed -n 's/^rl_/  rl_/p'

@@ -103,15 +103,6 @@ fetch_pypi() {
     printf "#!/bin/sh\nexec '%s' \"\$@\"\n" "$found" >"$dir/server"
 }
 
-# fetch_source SOURCE PROGRAM DIR
-fetch_source() {
-    case $1 in
-        debian:*) fetch_debian "${1#debian:}" "$2" "$3" ;;
-        pypi:*) fetch_pypi "${1#pypi:}" "$2" "$3" ;;
-        *) say "no package holds it"; return 1 ;;
-    esac
-}
-
 # fetch NAME SOURCE PROGRAM VERSION IMAGE
 fetch() {
     local name=$1 source=$2 program=$3 version=$4 image=$5 dir=$cache/$1 reported
@@ -119,10 +110,10 @@ fetch() {
     rm -rf "$dir"
     mkdir -p "$dir"
     say "$name: fetching from $source"
-    if ! bash "$self" --source "$source" "$program" "$dir"; then
+    if [ "$source" = - ] || ! bash "$self" "$source" "$program" "$dir"; then
         docker info >/dev/null 2>&1 || { say "$name cannot be had: no docker to take it from its image with"; return 1; }
         say "$name: fetching from the image $image"
-        bash "$self" --image "$image" "$program" "$dir" || { say "$name cannot be had"; return 1; }
+        bash "$self" "image:$image" "$program" "$dir" || { say "$name cannot be had"; return 1; }
     fi
     chmod +x "$dir/server"
     reported=$("$dir/server" --version) || { say "$name does not start"; rm "$dir/server"; return 1; }
@@ -134,8 +125,9 @@ fetch() {
 
 # Each engine runs in a subshell: `set -e` has no effect in a condition.
 case ${1:-} in
-    --source) shift; fetch_source "$@"; exit ;;
-    --image) shift; fetch_image "$@"; exit ;;
+    debian:*) fetch_debian "${1#debian:}" "$2" "$3"; exit ;;
+    pypi:*) fetch_pypi "${1#pypi:}" "$2" "$3"; exit ;;
+    image:*) fetch_image "${1#image:}" "$2" "$3"; exit ;;
 esac
 
 failed=0

@@ -3,12 +3,8 @@
 #
 #   scripts/install-deps.sh build|server|valgrind|baseline|clients|envoy|package|installations ...
 #
-# build: a C compiler and libclang, for the bindings to the server's module API. server: Redis, for demo, tests and
-# benchmark. valgrind: to count instructions, and to find lost memory in the soak. baseline: a disassembler and an emulated
-# processor. clients: Python and Node.js, for the packages of those languages; Node.js 20 is in no archive of Debian 12, so where the
-# system's is older it comes from PyPI into target/tools/node/bin, which the Makefile puts first. envoy: Python, for the Envoy of that service's
-# tests. package: the tools that build the packages of a release. installations: the tools that install them in fresh
-# systems. Prints what it installs, and installs only what is missing.
+# Prints what it installs, and installs only what is missing. Node.js 20 is in no archive of Debian 12: where the system's is older it
+# comes from PyPI into target/tools/node/bin, which the Makefile puts first.
 set -euo pipefail
 
 say() { printf 'dependencies: %s\n' "$*" >&2; }
@@ -46,43 +42,27 @@ install_node() {
 }
 
 packages=()
+# program NAME PACKAGE
+program() { command -v "$1" >/dev/null || packages+=("$2"); }
 for need in "$@"; do
     case $need in
         build)
-            command -v cc >/dev/null || packages+=(build-essential)
+            program cc build-essential
             # The places where bindgen looks for it: the linker's list, LLVM's folders, or LIBCLANG_PATH. libclang-cpp, which
             # comes with LLVM's tools, is another library.
             if [ -z "${LIBCLANG_PATH:-}" ] && ! libraries | grep -v 'libclang-cpp' | grep 'libclang[-.0-9]*so' >/dev/null; then
                 packages+=(libclang-dev)
             fi
             ;;
-        server)
-            command -v redis-server >/dev/null || packages+=(redis-server)
-            command -v redis-cli >/dev/null || packages+=(redis-tools)
-            ;;
-        valgrind)
-            command -v valgrind >/dev/null || packages+=(valgrind)
-            ;;
-        baseline)
-            command -v objdump >/dev/null || packages+=(binutils)
-            command -v qemu-x86_64 >/dev/null || packages+=(qemu-user)
-            ;;
-        clients)
+        server) program redis-server redis-server; program redis-cli redis-tools ;;
+        valgrind) program valgrind valgrind ;;
+        baseline) program objdump binutils; program qemu-x86_64 qemu-user ;;
+        clients | envoy | package)
             python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv)
-            ;;
-        envoy)
-            python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv)
-            ;;
-        package)
-            python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv)
-            command -v readelf >/dev/null || packages+=(binutils)
+            if [ "$need" = package ]; then program readelf binutils; fi
             ;;
         installations)
-            command -v debootstrap >/dev/null || packages+=(debootstrap)
-            command -v lintian >/dev/null || packages+=(lintian)
-            command -v rpm >/dev/null || packages+=(rpm)
-            command -v curl >/dev/null || packages+=(curl)
-            command -v ip >/dev/null || packages+=(iproute2)
+            program debootstrap debootstrap; program lintian lintian; program rpm rpm; program curl curl; program ip iproute2
             ;;
         *) say "unknown need: $need"; exit 2 ;;
     esac
@@ -92,7 +72,7 @@ if ! command -v cargo >/dev/null; then
     say "there is no cargo: install a Rust toolchain first (https://rustup.rs)"
     exit 1
 fi
-if [ ${#packages[@]} -eq 0 ]; then warn_of_server "$@"; install_node "$@"; exit 0; fi
+if [ ${#packages[@]} -eq 0 ]; then warn_of_server "$@"; install_node "$@"; exit; fi
 if ! command -v apt-get >/dev/null; then
     say "missing: ${packages[*]} (names of Debian's packages; there is no apt-get here to install them with)"
     exit 1

@@ -2,7 +2,6 @@
 # Builds the files of a release for one target, with the release profile.
 #
 #   scripts/package.sh [--target TRIPLE] [--out DIR]
-#   scripts/package.sh --check FILE
 #   scripts/package.sh --pages DIR
 #
 # TRIPLE is one of these; the default is that of this machine, with glibc:
@@ -16,8 +15,7 @@
 # DIR (target/package) receives the artifacts, debug symbols and a CycloneDX SBOM among them, and SHA256SUMS of all files
 # in it. The call can be repeated for another target with the same DIR. The version is that of Cargo.toml.
 #
-# --check checks that the systems which the packages are for can run a program, and that their servers can load a library. It
-# builds nothing. --pages puts the pages that every package contains into DIR, and checks their links.
+# --pages puts the pages that every package contains into DIR, and checks their links.
 #
 # The tools are installed below target/tools, in the versions named here. Builds are reproducible: the same commit and compiler
 # give the same files. SOURCE_DATE_EPOCH is the time of the commit unless it is set.
@@ -140,27 +138,16 @@ build_service() {
     check "$stage/service/redis-rl-envoy"
 }
 
-# licences MANIFEST: those of the crates that are linked in.
-licences() {
-    local crates
-    mapfile -t crates < <(cargo tree --locked --manifest-path "$1" --target "$target" --edges normal,no-proc-macro --prefix none \
-        --format '{p}' | sed -n 's/^\([^ ]*\) v\([^ ]*\).*/\1@\2/p' | grep -v '^redis-rl' | sort -u)
-    cargo metadata --locked --manifest-path "$1" --format-version 1 --filter-platform "$target" |
-        python3 packaging/third-party.py "${crates[@]}"
-}
-
-# debian_changelog NAME, debian_copyright: files of a Debian package.
-debian_changelog() {
-    cat <<TEXT
+# debian_files NAME FOLDER: changelog and copyright of a Debian package.
+debian_files() {
+    cat >"$2/changelog.Debian" <<TEXT
 $1 ($version-1) unstable; urgency=medium
 
   * Release $version. What is new stands in changelog.gz.
 
  -- $(sed -n 's/^maintainer = "\(.*\)"/\1/p' Cargo.toml)  $(LC_ALL=C date -Ru -d "@$SOURCE_DATE_EPOCH")
 TEXT
-}
-debian_copyright() {
-    cat <<TEXT
+    cat - <(sed -e '1,4d' -e 's/^$/./' -e 's/^/ /' LICENSE) >"$2/copyright" <<TEXT
 Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
 Upstream-Name: redis-rl
 Comment: It contains other works. Their licences are in THIRD-PARTY.txt.gz.
@@ -169,7 +156,16 @@ Files: *
 Copyright: $(sed -n 's/^Copyright (c) //p' LICENSE)
 License: Expat
 TEXT
-    sed -e '1,4d' -e 's/^$/./' -e 's/^/ /' LICENSE
+}
+
+# licences MANIFEST FOLDER: those of the crates that are linked in.
+licences() {
+    local crates
+    mapfile -t crates < <(cargo tree --locked --manifest-path "$1" --target "$target" --edges normal,no-proc-macro --prefix none \
+        --format '{p}' | sed -n 's/^\([^ ]*\) v\([^ ]*\).*/\1@\2/p' | grep -v '^redis-rl' | sort -u)
+    cargo metadata --locked --manifest-path "$1" --format-version 1 --filter-platform "$target" |
+        python3 packaging/third-party.py "${crates[@]}" >"$2/THIRD-PARTY.txt"
+    gzip -9nc "$2/THIRD-PARTY.txt" >"$2/THIRD-PARTY.txt.gz"
 }
 
 # pages FOLDER: the documentation, with all files that it links to.
@@ -186,7 +182,7 @@ collect_files() {
     awk -v RS= -v ORS='\n\n' '!/protected-mode/' docker/redis.conf |
         sed -e 's/, in a container\././' -e 's|/usr/local/lib/redis-rl/|/usr/lib/redis/modules/|' \
             -e 's/Allow the container/Allow the server/' -e '$d' >"$stage/redis.conf"
-    if grep -E '^(bind|protected-mode)|container' "$stage/redis.conf"; then fail "docker/redis.conf has more settings for containers"; fi
+    if grep -E '^(bind|protected-mode)|container' "$stage/redis.conf"; then fail "docker/redis.conf has more for containers"; fi
 
     mkdir -p "$stage/doc" "$stage/functions"
     pages "$stage/doc"
@@ -194,19 +190,15 @@ collect_files() {
         cat clients/go/lua/{$kind.head,core,$kind.tail}.lua >"$stage/functions/rl.$kind.lua"
     done
 
-    licences Cargo.toml >"$stage/THIRD-PARTY.txt"
+    licences Cargo.toml "$stage"
+    debian_files redis-rl "$stage"
     gzip -9nc CHANGELOG.md >"$stage/changelog.gz"
-    debian_changelog redis-rl >"$stage/changelog.Debian"
-    debian_copyright >"$stage/copyright"
-    gzip -9nc "$stage/THIRD-PARTY.txt" >"$stage/THIRD-PARTY.txt.gz"
     for file in deb:/usr/lib rpm:/usr/lib64; do
         sed "s|@MODULE@|${file#*:}/redis/modules/libredis_rl.so|" packaging/load.conf.in >"$stage/load.${file%%:*}.conf"
     done
     if [ -d "$stage/service" ]; then
-        licences envoy/Cargo.toml >"$stage/service/THIRD-PARTY.txt"
-        gzip -9nc "$stage/service/THIRD-PARTY.txt" >"$stage/service/THIRD-PARTY.txt.gz"
-        debian_changelog redis-rl-envoy >"$stage/service/changelog.Debian"
-        debian_copyright >"$stage/service/copyright"
+        licences envoy/Cargo.toml "$stage/service"
+        debian_files redis-rl-envoy "$stage/service"
     fi
     # Modes are those of a fresh checkout, whatever the umask was.
     chmod -R u=rwX,go=rX "$stage"
@@ -266,7 +258,6 @@ while [ $# -gt 0 ]; do
     case $1 in
         --target) target=$2; shift 2 ;;
         --out) out=$2; shift 2 ;;
-        --check) check "$2"; exit ;;
         --pages) pages "$2"; exit ;;
         *) fail "unknown argument: $1 (the head of this file says which there are)" ;;
     esac
@@ -291,5 +282,4 @@ build_library
 if [ "$libc" = gnu ]; then build_service; fi
 collect_files
 package
-say "the files are in $out:"
-ls -l "$out" >&2
+say "the files are in $out"

@@ -2,7 +2,6 @@
 """What a release needs beside the builds. .github/workflows/release.yml calls it, and docs/RELEASING.md says when.
 
     release.py check [TAG]       the version is the same everywhere; with a tag also that one, and the changelog has a date. Prints it
-    release.py notes VERSION     the entry of CHANGELOG.md
     release.py collect IN OUT    the files of a release, with one SHA256SUMS, and the libraries and programs by architecture, for the images
     release.py draft TAG DIR     a release page that is not public, with the files of DIR; can be repeated
     release.py publish TAG       makes it public
@@ -70,13 +69,6 @@ def check(tag=None):
     return version
 
 
-def notes(version):
-    for heading, text in entries():
-        if heading.partition(",")[0] == version:
-            return text.strip()
-    sys.exit(f"CHANGELOG.md has no entry for {version}")
-
-
 def verify(folder):
     subprocess.run(["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=folder, check=True)
 
@@ -127,17 +119,16 @@ def draft(tag, folder):
     verify(folder)
     state = is_draft(tag)
     if state is False:
-        sys.exit(f"{tag} is public already, and its files stay")
+        sys.exit(f"{tag} is public, and its files stay")
     if state is None:
         create = ["gh", "release", "create", tag, "--draft", "--verify-tag", "--title", f"redis-rl {tag[1:]}"]
-        subprocess.run([*create, "--notes-file", "-"], input=notes(tag[1:]), text=True, check=True)
+        (notes,) = [text.strip() for heading, text in entries() if heading.partition(",")[0] == tag[1:]]
+        subprocess.run([*create, "--notes-file", "-"], input=notes, text=True, check=True)
     subprocess.run(["gh", "release", "upload", tag, "--clobber", *map(str, sorted(pathlib.Path(folder).iterdir()))], check=True)
 
 
 def publish(tag):
-    if is_draft(tag) is None:
-        sys.exit(f"there is no draft of {tag}")
-    if is_draft(tag):
+    if is_draft(tag) is not False:
         subprocess.run(["gh", "release", "edit", tag, "--draft=false", "--latest"], check=True)
 
 
@@ -151,12 +142,11 @@ def npm(file):
 def crates():
     name = f"redis-rl-client@{check()}"
     there = subprocess.run(["cargo", "info", "--quiet", "--registry", "crates-io", name], capture_output=True, cwd="clients/rust")
-    if there.returncode != 0:
-        # cargo packs the tree again, which is that of the tag. It was built by scripts/build-clients.sh, in a job that cannot publish.
+    if there.returncode != 0:  # cargo packs the tree of the tag again, which scripts/build-clients.sh has built in another job.
         subprocess.run(["cargo", "publish", "--locked", "--no-verify"], cwd="clients/rust", check=True)
 
 
-COMMANDS = {one.__name__: one for one in (check, notes, collect, draft, publish, npm, crates)}
+COMMANDS = {one.__name__: one for one in (check, collect, draft, publish, npm, crates)}
 
 if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1] not in COMMANDS:

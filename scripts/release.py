@@ -110,7 +110,7 @@ def collect(source, target):
 
 
 def is_draft(tag):
-    """Whether the release is a draft; None if there is none."""
+    """Whether the release is a draft; None without one."""
     shown = subprocess.run(["gh", "release", "view", tag, "--json", "isDraft"], capture_output=True, text=True)
     return json.loads(shown.stdout)["isDraft"] if shown.returncode == 0 else None
 

@@ -149,8 +149,8 @@ local function read_all(parts, now, seconds, nanos, declared)
   return has_ended
 end
 
--- The turn of rules that do not all have room now: the first time with room for all. Where there is none, which of them deny, and until
--- there is one.
+-- The turn of rules that do not all have room now: the first time with room for all. Without such a time: which of them deny, and until
+-- when.
 local function wait(parts, within_ms)
   local now, room, place, counts = parts[1].state.now, parts[1].state.now, 0, false
   for index = 1, #parts do

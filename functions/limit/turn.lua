@@ -21,7 +21,7 @@ function sliding.outlook(rule, state)
   return room, rule.cost > 0 and state.store.place_from(state.log, rule.cost) or state.now
 end
 
--- Until it gets one that is at most `within` away: 0 for now, -1 for never.
+-- Until it gets a turn that is at most `within` away: 0 for now, -1 for never.
 function sliding.retry_within(room, place, within, now)
   return room and max(0, room - now - within, min(place - now, room - now)) or -1
 end
@@ -36,7 +36,7 @@ function sliding.take(rule, state, turn)
   end
 end
 
--- Finds the turn of one request. `late`: until there is one, if there is none.
+-- Finds the turn of one request. `late`: without a turn, until it gets one.
 function sliding.wait(rule, state)
   state.may_wait, state.shows_wait, state.within = true, true, rule.cost > 0 and rule.within or 0
   if not state.allowed then

@@ -152,7 +152,7 @@ async def charged(play: Play) -> None:
 
 @scenario("the hook is told the caller's key", "hit", "all", "hook", quick=True)
 async def hook(play: Play) -> None:
-    """Without the limiter's prefix, of a hit that is allowed, of one that is denied, and of several keys."""
+    """Without the limiter's prefix, of a hit that is allowed, of a denied one, and of several keys."""
     server = await play.server()
     limiter = await play.limiter(server, prefix="app:", hook=True)
     await limiter.hit("k", sliding("1/hour"))

@@ -74,7 +74,7 @@ pub async fn describe(settings: &Redis) {
 /// A connection of its own to the server that has a key.
 ///
 /// # Errors
-/// Why there is none, as a sentence.
+/// Why it cannot be had, as a sentence.
 pub async fn connection_for(
     settings: &Redis,
     key: &str,

@@ -5,7 +5,7 @@
 --                                  may be moved into a new string, where that is 'due' or where it is 'full'; is_compacted then
 -- apply(log, kept)                 applies what is planned; `kept`: a request was decided, and the key's expiry is renewed
 -- complete()                       adds the functions below, which the plain form does not need
--- newest_stamp(log)                the newest stamp that is kept, 0 if there is none
+-- newest_stamp(log)                the newest stamp that is kept, 0 in an empty log
 --
 -- later_than(log, time)            units stamped later than a time, and the permanent ones
 -- stamped_after(log, time)         the same without the permanent ones

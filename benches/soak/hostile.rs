@@ -1,6 +1,5 @@
 //! Hostile calls by the million, on every engine in turn, with sorted sets and compact logs.
 
-use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use super::support::driver::Driver;
@@ -15,16 +14,12 @@ const GROWTH: f64 = 0.16;
 /// Fluctuation of a server's own memory, in bytes; a short run cannot detect less.
 const NOISE: f64 = 65_536.0;
 
-pub fn run(time: Duration, seed: u64, findings: &mut Vec<String>) -> String {
-    let mut page = format!(
-        "\n### Hostile calls\n\nArguments and state are random, from the seed. Every reply must be possible for its arguments. For one call in\n\
-         {CHECK_EVERY} the exact reply is computed, and its effect checked: after an error, a denial or RL.PEEK digest, expiry and number of\n\
-         keys must be as before. New logs are sorted sets for a while, then compact, then both in turn, and so on.\n\
-         *Flawed* counts refused calls on a compact log that cannot be read.\n\
-         *Growth* is `used_memory` of the emptied server (less its clients' buffers) after the calls, less that after the\n\
-         first {WARM_UP}.\n\n\
-         | engine | calls | checked | refused | flawed | growth in bytes |\n\
-         |---|--:|--:|--:|--:|--:|\n"
+/// Every reply must be possible for its arguments. Of one call in [`CHECK_EVERY`] the exact reply is computed, and its effect checked: after an
+/// error, a denial or RL.PEEK digest, expiry and number of keys must be as before. New logs are sorted sets for a while, then compact, then
+/// both in turn. Growth is `used_memory` of the emptied server after the calls, less that after the first [`WARM_UP`].
+pub fn run(time: Duration, seed: u64, findings: &mut Vec<String>) {
+    println!(
+        "engine, calls, of which checked, refused, and refused since a compact log cannot be read; growth in bytes"
     );
     let engines: Vec<Engine> = Engine::all().into_iter().filter(|engine| engine.program.is_some()).collect();
     let share = time / u32::try_from(engines.len()).unwrap_or(1);
@@ -52,9 +47,8 @@ pub fn run(time: Duration, seed: u64, findings: &mut Vec<String>) -> String {
         if growth as f64 > (GROWTH * (totals.calls - WARM_UP) as f64).max(NOISE) {
             findings.push(format!("{}: {growth} bytes more after {} calls", engine.name, totals.calls - WARM_UP));
         }
-        let _ = writeln!(
-            page,
-            "| {} | {} | {} | {} | {} | {growth} |",
+        println!(
+            "{}: {} {} {} {}; {growth}",
             super::told(engine),
             totals.calls,
             totals.checked,
@@ -62,5 +56,4 @@ pub fn run(time: Duration, seed: u64, findings: &mut Vec<String>) -> String {
             totals.flawed
         );
     }
-    page
 }

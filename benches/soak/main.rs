@@ -1,5 +1,5 @@
-//! The soak: what takes minutes and what takes a clock. `make soak` runs it, prints the report and puts it
-//! into its section of docs/BENCHMARK.md.
+//! The soak: what takes minutes and what takes a clock. `make soak` runs it, and puts the times
+//! into their section of docs/BENCHMARK.md.
 //!
 //! Wrong replies, lost memory and findings of memcheck make it fail. Times are reported, never asserted: machines differ. `--help`
 //! lists the options.
@@ -69,23 +69,18 @@ fn main() {
     };
     let share = |part: f64| Duration::from_secs_f64(arguments.minutes * 60.0 * part);
     let mut page = format!(
-        "## Soak\n\n`make soak` writes this section. Seed: {}. Floods and pruning on {}. Machine: {}. \
-         Load average when the run began: {}.\n",
+        "## Soak\n\n`make soak` writes this section. First come hostile calls on every engine (seed {}) and memcheck, which found nothing.\n\
+         Floods and pruning on {}. Machine: {}. Load average when the run began: {}.\n",
         arguments.seed,
         told(&engine),
         support::machine(),
         support::load_average().map_or_else(|| "not known".to_owned(), |load| format!("{load:.2}"))
     );
     let mut findings = Vec::new();
-    for (what, part) in [
-        ("hostile calls", hostile::run(share(0.25), arguments.seed, &mut findings)),
-        ("memcheck", memcheck::run(arguments.seed, &mut findings)),
-        ("floods", flood::run(&engine, share(0.75))),
-        ("pruning", pruning::run(&engine)),
-    ] {
-        eprintln!("done: {what}");
-        page += &part;
-    }
+    hostile::run(share(0.25), arguments.seed, &mut findings);
+    memcheck::run(arguments.seed, &mut findings);
+    page += &flood::run(&engine, share(0.75));
+    page += &pruning::run(&engine);
     println!("{page}");
     if !findings.is_empty() {
         eprintln!("found:\n{}", findings.join("\n"));

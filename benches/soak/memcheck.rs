@@ -17,14 +17,15 @@ fn plain_allocator(engine: &Engine) -> bool {
     output.is_some_and(|output| String::from_utf8_lossy(&output.stdout).contains("malloc=libc"))
 }
 
-pub fn run(seed: u64, findings: &mut Vec<String>) -> String {
-    let head = "\n### Memcheck\n\n".to_owned();
+/// Every record with a frame of the module anywhere in its stack is counted, but for those of [`kept_by_command_info`]. These must be there:
+/// they prove that frames of the module are seen.
+pub fn run(seed: u64, findings: &mut Vec<String>) {
     if Command::new("valgrind").arg("--version").output().is_err() {
-        return head + "Left out: valgrind is not here.\n";
+        return println!("memcheck is left out: valgrind is not here");
     }
     let engines: Vec<Engine> = Engine::all().into_iter().filter(|engine| engine.program.is_some()).collect();
     let Some(engine) = engines.iter().find(|engine| plain_allocator(engine)) else {
-        return head + "Left out: no server with the C library's allocator (malloc=libc) is here.\n";
+        return println!("memcheck is left out: no server with the C library's allocator (malloc=libc) is here");
     };
 
     let folder = tempfile::tempdir().expect("a folder");
@@ -72,20 +73,12 @@ pub fn run(seed: u64, findings: &mut Vec<String>) -> String {
         errors.iter().filter(|error| error.contains(&*name)).partition(|error| kept_by_command_info(error));
     assert!(!known.is_empty(), "a run that does not see what COMMAND INFO keeps sees nothing");
     findings.extend(ours.iter().map(|error| format!("memcheck: {error}")));
-    let of_kind = |kind: &str| ours.iter().filter(|error| error.contains(&format!("<kind>{kind}"))).count();
-    let (definite, possible) = (of_kind("Leak_DefinitelyLost"), of_kind("Leak_PossiblyLost"));
-    let accesses = ours.len() - of_kind("Leak_");
-    head + &format!(
-        "{} with malloc=libc, {CALLS} hostile calls, logs of thousands pruned in steps and as a whole, shut down in order.\n\
-         Every record with a frame of the module anywhere in its stack is counted. The server keeps the strings of COMMAND INFO,\n\
-         which the module calls when it is loaded, with only an interior pointer, so memcheck reports them as possibly lost, with\n\
-         the module or without. These records are recognised by their stack and left out. They must be there: they prove that\n\
-         frames of the module are seen.\n\n\
-         Found: {accesses} invalid or uninitialised reads and writes, {definite} definite leaks, {possible} possible leaks, and\n\
-         {} records without the module.\n",
+    println!(
+        "memcheck on {}: {} findings, {} records without the module",
         super::told(engine),
+        ours.len(),
         errors.len() - ours.len() - known.len()
-    )
+    );
 }
 
 /// Whether a record is a string that the server keeps for COMMAND INFO, which the module calls at its load.

@@ -31,7 +31,7 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// Connections at the steady rate. A proxy has one for each of its threads.
 const CONNECTIONS: usize = 4;
 /// How many callers ask without a pause for the most requests a second, each on a connection of its own.
-const CALLERS: [usize; 3] = [1, 8, 64];
+const CALLERS: [usize; 2] = [1, 64];
 /// Clients that take turns, where they are allowed.
 const CLIENTS: usize = 1000;
 /// Denied clients: enough that each returns only after the second for which this service remembers a denial.
@@ -382,7 +382,7 @@ async fn run() -> Result<(), Failure> {
     println!("| request | service | CPU of the service | CPU of Redis | commands | p50 | p99 |");
     println!("|---|---|--:|--:|--:|--:|--:|");
     let mut cases = Vec::new();
-    for descriptors in [1, 4, 10] {
+    for descriptors in [1, 10] {
         cases.extend([Case::allowed(descriptors), Case::denied(descriptors)]);
     }
     cases.extend(FLOODING.map(Case::flood));

@@ -187,7 +187,8 @@ class Traffic(threading.Thread):
                 if step % 7 == 0:
                     nobody.send([("RL.FIXED", "key", 60, 10)])
                 small.send([("RL.SLIDING", f"address:{step}:{n}", 600, 5) for n in range(40)])
-                assert self.service.ask(chance.randint(1, 20))
+                assert self.service.ask(chance.randint(1, 3))
+                assert self.service.ask(chance.randint(1, 3))
                 step += 1
                 self.over.wait(max(0, begun + step / 10 - time.monotonic()))
         except Exception as error:  # For the main thread to report.
@@ -239,7 +240,7 @@ class Service:
         until("the service answers", lambda: self.ask(0), 20)
 
     def ask(self, user):
-        """Asks five times as Envoy does, by gRPC. Returns whether that was answered."""
+        """Asks as Envoy does, by gRPC. Returns whether it was answered."""
 
         def field(number, content):
             return bytes([number << 3 | 2, len(content)]) + content
@@ -248,7 +249,7 @@ class Service:
         message = field(1, b"d") + field(2, field(1, entry))
         url = f"http://127.0.0.1:{self.grpc}/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
         headers = ["-H", "content-type: application/grpc", "-H", "te: trailers"]
-        command = ["curl", "--silent", "--fail", "--http2-prior-knowledge", *headers, "--data-binary", "@-", *[url] * 5]
+        command = ["curl", "--silent", "--fail", "--http2-prior-knowledge", *headers, "--data-binary", "@-", url]
         body = b"\0" + len(message).to_bytes(4, "big") + message
         return subprocess.run(command, input=body, stdout=subprocess.DEVNULL).returncode == 0
 

@@ -131,9 +131,9 @@ export function adapterKey(prefix: string, policy: string, identity: string): st
 }
 
 /** Whatever a client sends, a key is no longer than a few hundred bytes. */
-function shortened(escaped: string): string {
-  if (Buffer.byteLength(escaped) <= IDENTITY.longest) return escaped;
-  const bytes = Buffer.from(escaped);
+export function shortened(text: string): string {
+  if (Buffer.byteLength(text) <= IDENTITY.longest) return text;
+  const bytes = Buffer.from(text);
   let kept: number = IDENTITY.kept;
   // To the end of a character.
   while (((bytes[kept] as number) & 0xc0) === 0x80) kept++;

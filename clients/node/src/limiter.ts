@@ -281,7 +281,7 @@ export class Limiter {
   /**
    * Reserves units for work whose cost is known when it is over, such as the tokens of an answer. While the work lasts they
    * are held, and renewed; then {@link Reservation.settle} puts the real number in their place. If the work fails, they are
-   * given back; if this process dies, they are at the end of their lease.
+   * given back; if this process dies, by the next reservation or settlement at the key after the end of their lease.
    *
    * ```ts
    * const answer = await limiter.reserve("user:7", sliding("200_000/minute"), 1800, async (reservation) => {
@@ -530,30 +530,30 @@ export class Limiter {
 
   /**
    * Asks until the answer is that the request is allowed, or `again` says that it is not asked again: it gets the denial, and
-   * sleeps. The last call may have little time, and then says nothing that was not known before if it fails.
+   * sleeps. The last call may have little time, and then says nothing that was not known before if it fails. What was known
+   * before an outage is no answer after it.
    */
   async #patiently(
     ask: (ms: number) => Promise<Result>,
     left: () => number,
     signal: AbortSignal | undefined,
     again: (denied: Result) => Promise<boolean>,
+    known: { denied: Result | undefined } = { denied: undefined },
   ): Promise<Result> {
-    let denied: Result | undefined;
     for (;;) {
-      const ms = Math.max(WAITING.lastCallShare * this.timeout, Math.min(this.timeout, left()));
-      let result: Result;
       try {
-        result = await ask(ms);
+        const result = await ask(Math.max(WAITING.lastCallShare * this.timeout, Math.min(this.timeout, left())));
+        known.denied = result.allowed ? undefined : result;
+        if (result.allowed || !(await again(result))) return result;
       } catch (error) {
         if (!(error instanceof UnavailableError)) throw error;
-        if (denied && ms < this.timeout) return denied;
-        if (left() <= 0) throw error;
-        denied = undefined;
+        if (left() <= 0) {
+          if (known.denied) return known.denied;
+          throw error;
+        }
+        known.denied = undefined;
         await pauseFor(Math.min(WAITING.outagePoll, left()), signal);
-        continue;
       }
-      if (result.allowed || !(await again(result))) return result;
-      denied = result;
     }
   }
 
@@ -568,7 +568,7 @@ export class Limiter {
     const giveBack = () => this.#releaseLeft(key, rule, holder);
     let place: Place | undefined;
     let poll: number = WAITING.firstPoll;
-    let takenAt = 0;
+    let [takenAt, isUnknown] = [0, false];
     try {
       if (timeout > 0) place = await this.#queue.join(id, left(), signal);
       if (place?.isFirst === false && place.line.denied) return { result: place.line.denied, takenAt };
@@ -576,25 +576,26 @@ export class Limiter {
         takenAt = performance.now();
         // A caller that does not wait asks once, as any other call.
         const asking = { holder, timeout: timeout > 0 ? ms : this.timeout };
-        return unlessLeft(signal, () => this.ask(key, rule, asking), giveBack, giveBack);
+        const asked = () => this.ask(key, rule, asking);
+        return unlessLeft(signal, asked, giveBack, giveBack).catch((error) => {
+          isUnknown ||= error instanceof LostReplyError;
+          throw error;
+        });
       };
-      const result = await this.#patiently(ask, left, signal, async (denied) => {
-        const { retryAfterMs } = denied;
-        if (place) place.line.denied = denied;
+      const again = async ({ retryAfterMs }: Result) => {
         if (retryAfterMs === undefined || left() <= 0) return false;
         // A lease may be released at any time. Half of the pause is random, so that not all processes ask at once.
         const pause = Math.min(retryAfterMs, left(), poll * (0.5 + Math.random() / 2));
         const isFreed = await place?.line.pause(pause, signal);
         poll = isFreed ? WAITING.firstPoll : Math.min(2 * poll, WAITING.longestPoll);
         return true;
-      });
-      if (place && result.allowed) place.line.denied = undefined;
+      };
+      const result = await this.#patiently(ask, left, signal, again, place?.line);
+      isUnknown &&= !result.allowed;
       return { result, takenAt };
-    } catch (error) {
-      // It may have been taken, and nobody knows.
-      if (error instanceof LostReplyError) void giveBack();
-      throw error;
     } finally {
+      // A call without reply may have taken a place.
+      if (isUnknown) void giveBack();
       place?.leave();
     }
   }

@@ -6,7 +6,7 @@ import { type AdapterOptions, asking, checkedWithoutIdentity, identified, ruleOf
 import type { RequestDemand } from "./asking.js";
 import { ADAPTER } from "./defaults.js";
 import { NoIdentityError, UnavailableError } from "./errors.js";
-import { adapterKey } from "./identity.js";
+import { adapterKey, shortened } from "./identity.js";
 import type { Limiter } from "./limiter.js";
 import { AllResult } from "./result.js";
 import type { FixedRule, SlidingRule } from "./rules.js";
@@ -96,7 +96,7 @@ export class NestThrottlerStorage implements ThrottlerStorage {
       return throttling;
     const quota = ruleOf("sliding", Math.max(0, Math.floor(limit)), whole(ttl));
     const block = blockDuration > 0 ? ruleOf("fixed", 1, whole(blockDuration)) : undefined;
-    const policy = `${name}-${seconds(whole(ttl))}s${tracker === key ? "" : ` ${key}`}`;
+    const policy = `${name}-${seconds(whole(ttl))}s${tracker === key ? "" : ` ${shortened(key)}`}`;
     const quotaKey = adapterKey(this.#options.prefix ?? ADAPTER.prefix, policy, tracker);
     return { ...throttling, quota, quotaKey, block, blockKey: `${quotaKey}:block` };
   }

@@ -429,6 +429,43 @@ test("a denial is believed for a second, doubted until its wait is over, and ref
   assert.equal(found(10, 2), false);
 });
 
+const DENIED = Object.entries({
+  allowed: 0,
+  limit: 1,
+  used: 1,
+  remaining: 0,
+  "retry-after-ms": 3_600_000,
+  "next-after-ms": 3_600_000,
+  "reset-after-ms": 3_600_000,
+  "window-ms": 3_600_000,
+  "at-ms": 1,
+}).flat();
+
+test("what was known before an outage is no answer at its end: neither to the one that asks nor to those behind it", async () => {
+  let asked = 0;
+  const send = async ([name]: readonly unknown[]) => {
+    if (name === "RL.ACQUIRE" && asked++ > 0) throw new UnavailableError("it is gone");
+    return DENIED;
+  };
+  const limiter = new Limiter({ keyPrefix: "", send }, { mode: "module", timeout: 10_000, logger: { warn() {} } });
+  const waiting = [1, 2, 3].map(() => limiter.wait("k", lease(1, 3600), { timeout: 1200 }));
+  for (const one of await Promise.allSettled(waiting)) {
+    assert.ok(one.status === "rejected" && one.reason instanceof UnavailableError, JSON.stringify(one));
+  }
+});
+
+test("a place that the last call of a wait may have taken is given back", async () => {
+  const sent: unknown[] = [];
+  const send = async ([name]: readonly unknown[]) => {
+    sent.push(name);
+    const isLast = name === "RL.ACQUIRE" && sent.filter((one) => one === name).length > 1;
+    return name === "RL.RELEASE" ? 1 : isLast ? new Promise(() => {}) : DENIED;
+  };
+  const limiter = new Limiter({ keyPrefix: "", send }, { mode: "module", timeout: 2000, logger: { warn() {} } });
+  assert.equal((await limiter.wait("k", lease(1, 3600), { timeout: 300 })).allowed, false);
+  await eventually("it is given back", () => sent.includes("RL.RELEASE"));
+});
+
 test("an app is tested without a server: a stand-in, and the limits of the process", async () => {
   const nowhere = { keyPrefix: "", send: () => Promise.reject(new UnavailableError("no server in tests")) };
   const limiter = new Limiter(nowhere, { whenUnavailable: "local", logger: { warn() {} } });

@@ -393,6 +393,22 @@ test("two processes deny at the same time: the end of the block gives both the w
   for (let i = 0; i < 2; i++) assert.equal((await ask(i)).isBlocked, false);
 });
 
+test("a generateKey that hands on a long tracker makes no long key", async () => {
+  const keys: number[] = [];
+  const connection: Connection = {
+    keyPrefix: "",
+    send: async (command) => {
+      keys.push(Math.max(...command.map((word) => word.length)));
+      throw new UnavailableError("no server");
+    },
+  };
+  const storage = new NestThrottlerStorage(new Limiter(connection, { mode: "module", logger: { warn() {} } }));
+  const tracker = "x".repeat(60_000);
+  const asked = [{ key: `route-${tracker}`, tracker, ttl: 1000, limit: 1, blockDuration: 0, name: "default" }];
+  await assert.rejects(storage.incrementAll(asked), /not available/);
+  assert.ok(Math.max(...keys) < 2000, String(keys));
+});
+
 test("the guard needs the storage", async () => {
   await assert.rejects(opened([{ ttl: 1000, limit: 1 }], RlThrottlerGuard), /needs storage/);
 });

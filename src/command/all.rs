@@ -13,6 +13,7 @@ use super::reply;
 use super::rule::{check_undamaged, decide_held, denied, enforced, now};
 use super::rules::{AnyRule, AnyState, is_rule};
 use crate::config;
+use crate::limit::sliding::Search;
 use crate::limit::turn::Outlook;
 use crate::limit::{Decision, Detail, Micros, Retry, Status, Time, Turn};
 use crate::metrics::ALL;
@@ -168,14 +169,15 @@ struct Waited {
 
 /// Decides for the first time with room for all rules, which do not all have room now.
 fn wait(found: &[Found<'_>], within: i64, detail: Detail, budget: &Budget, now: Time) -> Result<Waited, Error> {
-    let logs: List<&Log<'_, Writable>> = found.iter().filter_map(|found| found.state.log()).collect();
-    let own = try_map(&logs, |log| log.outlook(budget))?;
+    let search = |found| AnyState::log(found).map(|log| log.search(budget).waiting());
+    let searches: List<Search<'_, Log<'_, Writable>>> = found.iter().filter_map(|found| search(&found.state)).collect();
+    let own = try_map(&searches, |search| Ok(search.outlook()?))?;
     // Checks alone wait for nothing.
-    let within = if logs.iter().any(|log| log.counts()) { within } else { 0 };
+    let within = if searches.iter().any(|search| search.counts()) { within } else { 0 };
     let joint = Outlook::together(&own, now, |from| {
         let mut latest = from;
-        for log in &logs {
-            let Some(room) = log.first_room(budget, latest)? else { return Ok(None) };
+        for search in &searches {
+            let Some(room) = search.first_room(latest)? else { return Ok(None) };
             latest = room;
         }
         Ok::<_, Error>(Some(latest))
@@ -183,8 +185,8 @@ fn wait(found: &[Found<'_>], within: i64, detail: Detail, budget: &Budget, now: 
     let retry = joint.retry(within, now);
     if retry == Retry::Now {
         let turn = joint.turn(now);
-        let decisions = try_map(&logs, |log| log.take(turn, detail, true, budget))?;
-        return Ok(Waited { denies: logs.iter().map(|_| false).collect(), decisions, turn, retry });
+        let decisions = try_map(&searches, |search| Ok(search.take(turn, detail, true)?))?;
+        return Ok(Waited { denies: searches.iter().map(|_| false).collect(), decisions, turn, retry });
     }
     // Where each would have a turn by itself, the last of them has none.
     let last = own.iter().map(|own| own.retry(0, now)).max();
@@ -197,8 +199,8 @@ fn wait(found: &[Found<'_>], within: i64, detail: Detail, budget: &Budget, now: 
         }
     }
     let mut decisions = List::new();
-    for (log, &own) in logs.iter().zip(&retries) {
-        decisions.push(log.deny(within, own, detail, budget)?);
+    for (search, &own) in searches.iter().zip(&retries) {
+        decisions.push(search.deny(within, own, detail)?);
     }
     let denies = retries.iter().map(|&own| own != Retry::Now).collect();
     Ok(Waited { decisions, denies, turn: Turn::now(now), retry })

@@ -7,10 +7,10 @@
 //!
 //! How many may wait is bounded by what a log can hold ahead of the clock.
 
-use std::cell::Cell;
+use std::iter;
 
 use super::sliding::{History, Search};
-use super::{Cost, Decision, Detail, Request, Retry, Time, Turn};
+use super::{Cost, Decision, Detail, Retry, Time, Turn};
 
 /// When a request that may wait has a turn, as the log stands.
 #[derive(Debug, Clone, Copy)]
@@ -22,13 +22,6 @@ pub struct Outlook {
 }
 
 impl Outlook {
-    pub fn of<H: History>(log: &H, request: &Request, lookups: &Cell<usize>, now: Time) -> Result<Self, H::Error> {
-        let room = first_room(log, request, lookups, now, now)?;
-        let counts = request.cost > Cost::NOTHING;
-        let place = if counts { log.place_from(request.cost.units())? } else { now };
-        Ok(Self { room, place })
-    }
-
     /// That of several requests which have a turn together. `next`: the first time with room for all, not before a time, as far as each
     /// by itself looks for it.
     pub fn together<E>(each: &[Self], now: Time, next: impl Fn(Time) -> Result<Option<Time>, E>) -> Result<Self, E> {
@@ -60,91 +53,85 @@ impl Outlook {
     }
 }
 
-/// The first time with room, not before `from`.
-pub fn first_room<H: History>(
-    log: &H,
-    request: &Request,
-    lookups: &Cell<usize>,
-    now: Time,
-    from: Time,
-) -> Result<Option<Time>, H::Error> {
-    Search::new(log, request, lookups, now).waiting().first_room(from)
-}
+impl<H: History> Search<'_, H> {
+    /// Whether the request takes units. One that takes none waits for nothing.
+    pub fn counts(self) -> bool {
+        self.request.cost > Cost::NOTHING
+    }
 
-/// Decides on a request that waits for this number of milliseconds at most.
-pub fn decide<H: History>(
-    log: &H,
-    request: &Request,
-    within: i64,
-    detail: Detail,
-    may_count: bool,
-    lookups: &Cell<usize>,
-    now: Time,
-) -> Result<Decision, H::Error> {
-    if Search::new(log, request, lookups, now).decide(Detail::Allowed, false)?.allowed() {
-        return take(log, request, Turn::now(now), detail, may_count, lookups, now);
+    /// The first time, not before `from`, at which the request fits into all quotas, as far as it is looked for. `None` if it never does.
+    pub fn first_room(mut self, from: Time) -> Result<Option<Time>, H::Error> {
+        self.may_begin = self.log.stamped_after(from)? > 0;
+        match self.leftovers().all(|leftover| leftover.is_some()) {
+            true => self.room_at(self.leftovers().flatten(), from).map(Some),
+            false => Ok(None),
+        }
     }
-    let outlook = Outlook::of(log, request, lookups, now)?;
-    let within = if request.cost == Cost::NOTHING { 0 } else { within };
-    match outlook.retry(within, now) {
-        Retry::Now => take(log, request, outlook.turn(now), detail, may_count, lookups, now),
-        retry => deny(log, request, within, retry, detail, lookups, now),
-    }
-}
 
-/// The decision for a turn. Its waits are those from now.
-pub fn take<H: History>(
-    log: &H,
-    request: &Request,
-    turn: Turn,
-    detail: Detail,
-    may_count: bool,
-    lookups: &Cell<usize>,
-    now: Time,
-) -> Result<Decision, H::Error> {
-    let search = Search::new(log, request, lookups, now).waiting();
-    let search = if turn.wait > 0 { search.for_turn(turn.at)? } else { search };
-    let mut decision = search.decide(detail, may_count)?;
-    for status in std::iter::once(&mut decision.status).chain(&mut decision.each) {
-        status.waits = status.waits.map(|waits| waits.after(turn.wait));
+    pub fn outlook(self) -> Result<Outlook, H::Error> {
+        let room = self.first_room(self.now)?;
+        let place = if self.counts() { self.log.place_from(self.request.cost.units())? } else { self.now };
+        Ok(Outlook { room, place })
     }
-    decision.turn = Some(turn);
-    Ok(decision)
-}
 
-/// The decision for now where there is no turn. `retry`: when the same request gets one.
-pub fn deny<H: History>(
-    log: &H,
-    request: &Request,
-    within: i64,
-    retry: Retry,
-    detail: Detail,
-    lookups: &Cell<usize>,
-    now: Time,
-) -> Result<Decision, H::Error> {
-    let mut decision = Search::new(log, request, lookups, now).waiting().decide(detail, false)?;
-    decision.status.retry = retry;
-    for status in &mut decision.each {
-        status.retry = match status.retry {
-            // The one that binds denies, also where each window by itself has room in time and all together have not.
-            _ if status.window == decision.status.window => retry,
-            Retry::After(wait) if wait <= within => Retry::Now,
-            Retry::After(wait) => Retry::After(wait.saturating_sub(within)),
-            own => own,
-        };
+    /// Decides on the request, which waits for this number of milliseconds at most.
+    pub fn decide_within(self, within: i64, detail: Detail, may_count: bool) -> Result<Decision, H::Error> {
+        if self.decide(Detail::Allowed, false)?.allowed() {
+            return self.take(Turn::now(self.now), detail, may_count);
+        }
+        let outlook = self.outlook()?;
+        let within = if self.counts() { within } else { 0 };
+        match outlook.retry(within, self.now) {
+            Retry::Now => self.take(outlook.turn(self.now), detail, may_count),
+            retry => self.deny(within, retry, detail),
+        }
     }
-    decision.turn = Some(Turn::now(now));
-    Ok(decision)
+
+    /// The decision for a turn. Its waits are those from now.
+    pub fn take(mut self, turn: Turn, detail: Detail, may_count: bool) -> Result<Decision, H::Error> {
+        if turn.wait > 0 {
+            (self.now, self.is_turn) = (turn.at, true);
+            self.may_begin = self.log.stamped_after(turn.at)? > 0;
+        }
+        let mut decision = self.decide(detail, may_count)?;
+        for status in iter::once(&mut decision.status).chain(&mut decision.each) {
+            status.waits = status.waits.map(|waits| waits.after(turn.wait));
+        }
+        decision.turn = Some(turn);
+        Ok(decision)
+    }
+
+    /// The decision for now where there is no turn. `retry`: when the same request gets one.
+    pub fn deny(self, within: i64, retry: Retry, detail: Detail) -> Result<Decision, H::Error> {
+        let mut decision = self.decide(detail, false)?;
+        decision.status.retry = retry;
+        for status in &mut decision.each {
+            status.retry = match status.retry {
+                // The one that binds denies, also where each window by itself has room in time and all together have not.
+                _ if status.window == decision.status.window => retry,
+                Retry::After(wait) if wait <= within => Retry::Now,
+                Retry::After(wait) => Retry::After(wait.saturating_sub(within)),
+                own => own,
+            };
+        }
+        decision.turn = Some(Turn::now(self.now));
+        Ok(decision)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::sliding::tests::{Ruled, quotas, step};
-    use super::super::{Limit, Quota, Quotas, Window};
+    use super::super::{Limit, Quota, Quotas, Request, Window};
     use super::*;
     use proptest::prelude::*;
+    use std::cell::Cell;
 
     const START: i64 = 1_700_000_000_000;
+
+    fn search<'a>(log: &'a Ruled, request: &'a Request, lookups: &'a Cell<usize>, now: Time) -> Search<'a, Ruled> {
+        Search::new(log, request, lookups, now).waiting()
+    }
 
     /// Units in the windows of a plain list, both sides of a time.
     fn fits(stamps: &[i64], quotas: &Quotas, needed: i64, at: i64) -> bool {
@@ -180,7 +167,8 @@ mod tests {
             let now = Time::from_millis(now);
             self.prune(now);
             let request = self.request.clone();
-            let Ok(decision) = decide(self, &request, within, detail, true, &Cell::new(1024), now);
+            let lookups = Cell::new(1024);
+            let Ok(decision) = search(self, &request, &lookups, now).decide_within(within, detail, true);
             decision
         }
 
@@ -370,9 +358,9 @@ mod tests {
             prop_assume!(parts.iter().all(|ruled| is_thorough(&ruled.millis(), now)));
             let (lookups, time) = (Cell::new(1024), Time::from_millis(now));
             let own: Vec<Outlook> =
-                parts.iter().map(|ruled| Outlook::of(ruled, &ruled.request, &lookups, time).unwrap()).collect();
+                parts.iter().map(|ruled| search(ruled, &ruled.request, &lookups, time).outlook().unwrap()).collect();
             let joint = Outlook::together(&own, time, |from| {
-                let next = parts.iter().map(|ruled| first_room(ruled, &ruled.request, &lookups, time, from).unwrap());
+                let next = parts.iter().map(|ruled| search(ruled, &ruled.request, &lookups, time).first_room(from).unwrap());
                 Ok::<_, ()>(next.collect::<Option<Vec<_>>>().and_then(|next| next.into_iter().max()))
             }).unwrap();
             let needed = |ruled: &Ruled| ruled.request.cost.needed();

@@ -75,21 +75,6 @@ pub trait History {
     }
 }
 
-/// Decides on one request. If it is counted, the units of its cost are added, stamped with its time. `may_count`: whether the call is
-/// one that counts. `lookups`: how many look-ups for waits the call may still make, in all of its keys, rules and windows. Where entries
-/// lie ahead of the clock, a wait is found in rounds, and a call could go through thousands of them for each of its windows. A search
-/// that finds too few left takes one last round, whose answer may be too late, never too early.
-pub fn decide<H: History>(
-    log: &H,
-    request: &Request,
-    detail: Detail,
-    may_count: bool,
-    lookups: &Cell<usize>,
-    now: Time,
-) -> Result<Decision, H::Error> {
-    Search::new(log, request, lookups, now).decide(detail, may_count)
-}
-
 /// The reply to a refund that takes `taken` units out of a log: the newest ones, or units stamped at the time `at`.
 pub fn refund<H: History>(
     log: &H,
@@ -116,21 +101,32 @@ pub fn refund<H: History>(
     Ok(Refund { units: taken, count: used.saturating_sub(gone), ttl: quota.window.seconds() })
 }
 
-/// A search for the ends of waits.
-pub(super) struct Search<'a, H> {
-    log: &'a H,
-    request: &'a Request,
+/// A request, and the log that it is decided by.
+pub struct Search<'a, H> {
+    pub(super) log: &'a H,
+    pub(super) request: &'a Request,
+    /// How many look-ups for waits the call may still make, in all of its keys, rules and windows. Where entries lie ahead of the clock, a
+    /// wait is found in rounds, and a call could go through thousands of them for each of its windows. A search that finds too few left
+    /// takes one last round, whose answer may be too late, never too early.
     lookups: &'a Cell<usize>,
     /// The time that is decided for: that of the call, or a turn.
-    now: Time,
-    is_turn: bool,
+    pub(super) now: Time,
+    pub(super) is_turn: bool,
     /// Units that the request adds to the log, which are not in it yet.
     added: i64,
     /// Whether units ahead of the clock may begin to count: some are further ahead than the window, or later than now if there are
     /// several windows.
-    may_begin: bool,
+    pub(super) may_begin: bool,
     /// How many rounds a search takes for units that may begin to count.
     most_rounds: usize,
+}
+
+impl<H> Copy for Search<'_, H> {}
+
+impl<H> Clone for Search<'_, H> {
+    fn clone(&self) -> Self {
+        *self
+    }
 }
 
 /// For a request that may wait. A queue can be thousands of windows long: what is not found in this number of rounds, which are about as many
@@ -138,22 +134,19 @@ pub(super) struct Search<'a, H> {
 const ROUNDS_OF_A_QUEUE: usize = 6;
 
 impl<'a, H: History> Search<'a, H> {
-    pub(super) fn new(log: &'a H, request: &'a Request, lookups: &'a Cell<usize>, now: Time) -> Self {
+    pub fn new(log: &'a H, request: &'a Request, lookups: &'a Cell<usize>, now: Time) -> Self {
         let may_begin = log.beyond() > 0;
         Self { log, request, lookups, now, is_turn: false, added: 0, may_begin, most_rounds: usize::MAX }
     }
 
     /// For a request that may wait.
-    pub(super) fn waiting(self) -> Self {
+    pub fn waiting(self) -> Self {
         Self { most_rounds: ROUNDS_OF_A_QUEUE, ..self }
     }
 
-    /// For a turn: a later time than that of the call.
-    pub(super) fn for_turn(self, turn: Time) -> Result<Self, H::Error> {
-        Ok(Self { now: turn, is_turn: true, may_begin: self.log.stamped_after(turn)? > 0, ..self })
-    }
-
-    pub(super) fn decide(mut self, detail: Detail, may_count: bool) -> Result<Decision, H::Error> {
+    /// Decides on the request. If it is counted, the units of its cost are added, stamped with its time. `may_count`: whether the call is
+    /// one that counts.
+    pub fn decide(mut self, detail: Detail, may_count: bool) -> Result<Decision, H::Error> {
         let request = self.request;
         let charged = if may_count { request.cost.units() } else { 0 };
         if request.force {
@@ -187,18 +180,6 @@ impl<'a, H: History> Search<'a, H> {
             counted: self.added > 0,
             turn: None,
         })
-    }
-
-    /// The first time, not before `from`, at which the request fits into all quotas: as far as it is looked for, see
-    /// [`Self::room_at`]. `None` if it never does.
-    pub(super) fn first_room(mut self, from: Time) -> Result<Option<Time>, H::Error> {
-        self.may_begin = self.log.stamped_after(from)? > 0;
-        let leftover = |quota: Quota| Some((quota.window, self.leftover(self.room_for_others(quota))?));
-        let leftovers = self.request.quotas.iter().map(leftover);
-        if leftovers.clone().any(|leftover| leftover.is_none()) {
-            return Ok(None);
-        }
-        self.room_at(leftovers.flatten(), from).map(Some)
     }
 
     /// The verdict of the quota that binds.
@@ -244,9 +225,14 @@ impl<'a, H: History> Search<'a, H> {
 
     /// When a request that has to wait for one quota fits into all of them.
     fn retry_in_all(&self, wait: i64) -> Result<Retry, H::Error> {
-        let leftover = |quota: Quota| Some((quota.window, self.leftover(self.room_for_others(quota))?));
-        let leftovers = self.request.quotas.iter().filter_map(leftover);
-        Ok(Retry::after(self.room_at(leftovers, self.now.plus_millis(wait))?.since(self.now)))
+        let room = self.room_at(self.leftovers().flatten(), self.now.plus_millis(wait))?;
+        Ok(Retry::after(room.since(self.now)))
+    }
+
+    /// For each quota its window, and how many stamped units may be left there for the request to fit. `None` if the permanent ones are
+    /// too many.
+    pub(super) fn leftovers(&self) -> impl Iterator<Item = Option<(Window, i64)>> + Clone {
+        self.request.quotas.iter().map(|quota| Some((quota.window, self.leftover(self.room_for_others(quota))?)))
     }
 
     /// How many units may be in a window for the request to fit.
@@ -292,7 +278,11 @@ impl<'a, H: History> Search<'a, H> {
     /// expire. Units ahead of the window are newer, too, but do not count yet. Some of them may begin to count before that
     /// unit has expired; then more have to expire, which takes another round. Each round takes its windows from what the call may
     /// still look up. If too few are left, the last round counts all units ahead: it finds the end of the queue, and no gap before it.
-    fn room_at(&self, leftovers: impl Iterator<Item = (Window, i64)> + Clone, from: Time) -> Result<Time, H::Error> {
+    pub(super) fn room_at(
+        &self,
+        leftovers: impl Iterator<Item = (Window, i64)> + Clone,
+        from: Time,
+    ) -> Result<Time, H::Error> {
         let (mut at, mut rounds) = (from, 0..self.most_rounds);
         loop {
             let begun = at;

@@ -51,7 +51,7 @@ impl Ruled {
     fn peek(&mut self, now: Time) -> Decision {
         self.prune(now);
         let request = self.request.clone();
-        decide(self, &request, Detail::Full, true, &Cell::new(1024), now).unwrap()
+        Search::new(self, &request, &Cell::new(1024), now).decide(Detail::Full, true).unwrap()
     }
 
     /// A decision, and what it adds to the log.
@@ -59,7 +59,7 @@ impl Ruled {
         let now = Time::from_millis(now);
         self.peek(now); // Prunes.
         let request = self.request.clone();
-        decide(self, &request, detail, may_count, &Cell::new(1024), now).unwrap()
+        Search::new(self, &request, &Cell::new(1024), now).decide(detail, may_count).unwrap()
     }
 
     fn add(&mut self, now: i64) {
@@ -422,7 +422,11 @@ fn units_that_never_leave_are_not_waited_for() {
 
     let retry = |limit: i64| {
         let request = Ruled::of(window(5_000), limit).request;
-        decide(&Planted, &request, Detail::Full, true, &Cell::new(1024), Time::from_millis(3_000)).unwrap().status.retry
+        Search::new(&Planted, &request, &Cell::new(1024), Time::from_millis(3_000))
+            .decide(Detail::Full, true)
+            .unwrap()
+            .status
+            .retry
     };
     assert_eq!([5, 4, 3].map(retry), [Retry::Now, Retry::After(3_000), Retry::After(4_000)]);
     assert_eq!([2, 1, 0].map(retry), [Retry::Never; 3]);
@@ -497,7 +501,7 @@ fn a_call_asks_a_bounded_number_of_times_after_the_clock_was_stepped_back() {
     let counting = Counting { log: Ruled { stamps, ..Ruled::by(quotas_of(seconds)) }, asked: 0.into() };
     let (lookups, request) = (Cell::new(LOOKUPS), counting.log.request.clone());
     for call in 0..64 {
-        decide(&counting, &request, Detail::Each, true, &lookups, Time::from_millis(995_000)).unwrap();
+        Search::new(&counting, &request, &lookups, Time::from_millis(995_000)).decide(Detail::Each, true).unwrap();
         // A rule asks a few times for each window and wait. What it looks up besides is shared by all.
         assert!(counting.asked.get() < 2 * LOOKUPS + (call + 1) * 16 * 12, "{}", counting.asked.get());
     }

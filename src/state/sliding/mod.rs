@@ -14,9 +14,8 @@ use super::budget::MOST_ADDED;
 use super::compact::{Compact, Compaction, Flaw};
 use super::plan::{Change, Changes, OpenKey};
 use super::{Budget, Plan, State, Stored, WRONG_TYPE};
-use crate::limit::sliding::{self, History, Span};
-use crate::limit::turn::{self, Outlook};
-use crate::limit::{Cost, Decision, Detail, Micros, Refund, Request, Retry, Time, Turn};
+use crate::limit::sliding::{self, History, Search, Span};
+use crate::limit::{Cost, Decision, Detail, Micros, Refund, Request, Time};
 use crate::server::{Call, Context, Error, Key, Kind, Mode, ReadOnly};
 
 /// The forms of a log.
@@ -146,28 +145,9 @@ impl<'a, M: Mode> Log<'a, M> {
         plan.push((OpenKey { key: self.key, name: None }, changes));
     }
 
-    /// Whether the request takes units.
-    pub fn counts(&self) -> bool {
-        self.request.cost > Cost::NOTHING
-    }
-
-    /// The first time, not before `from`, at which the request fits, as far as it is looked for.
-    pub fn first_room(&self, budget: &Budget, from: Time) -> Result<Option<Time>, Error> {
-        Ok(turn::first_room(self, self.request, &budget.lookups, self.now, from)?)
-    }
-
-    pub fn outlook(&self, budget: &Budget) -> Result<Outlook, Error> {
-        Ok(Outlook::of(self, self.request, &budget.lookups, self.now)?)
-    }
-
-    /// Decides on the request as one of several that have their turn together.
-    pub fn take(&self, turn: Turn, detail: Detail, may_count: bool, budget: &Budget) -> Result<Decision, Error> {
-        Ok(turn::take(self, self.request, turn, detail, may_count, &budget.lookups, self.now)?)
-    }
-
-    /// The same where they have no turn. `retry`: when this one would have one by itself.
-    pub fn deny(&self, within: i64, retry: Retry, detail: Detail, budget: &Budget) -> Result<Decision, Error> {
-        Ok(turn::deny(self, self.request, within, retry, detail, &budget.lookups, self.now)?)
+    /// What decides on the request.
+    pub fn search<'s>(&'s self, budget: &'s Budget) -> Search<'s, Self> {
+        Search::new(self, self.request, &budget.lookups, self.now)
     }
 }
 
@@ -176,8 +156,8 @@ impl<'a, M: Mode> State<'a, M> for Log<'a, M> {
         match self.form {
             Form::Sorted(_) if self.request.cost.units() > MOST_ADDED => Err(TOO_MANY_MEMBERS),
             _ => Ok(match self.request.within {
-                None => sliding::decide(self, self.request, detail, may_count, &budget.lookups, self.now)?,
-                Some(within) => turn::decide(self, self.request, within, detail, may_count, &budget.lookups, self.now)?,
+                None => self.search(budget).decide(detail, may_count)?,
+                Some(within) => self.search(budget).waiting().decide_within(within, detail, may_count)?,
             }),
         }
     }

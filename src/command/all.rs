@@ -278,12 +278,12 @@ pub(super) fn check_apart(parts: &[Part<'_>], now: Micros) -> Result<(), Error> 
     for Part { call, rule, hold } in parts {
         let key = call.key.as_bytes();
         let mut counters = rule.counters(now);
+        if counters.is_empty() {
+            keys.push(key);
+        }
         counters.extend(hold.as_ref().map(|_| Suffix::Held));
         if !counters.is_empty() {
             sets.push(CounterSet::new(key, counters));
-        }
-        if rule.uses_key() {
-            keys.push(key);
         }
     }
     sets.sort_unstable_by_key(|set| set.key);

@@ -255,13 +255,8 @@ fn parse_window(text: &[u8]) -> Option<Window> {
 
 /// One to three digits after the point, as thousandths.
 fn parse_thousandths(places: &[u8]) -> Option<i64> {
-    let digits = match *places {
-        [tenths] => [tenths, b'0', b'0'],
-        [tenths, hundredths] => [tenths, hundredths, b'0'],
-        [tenths, hundredths, thousandths] => [tenths, hundredths, thousandths],
-        _ => return None,
-    };
-    digits.iter().try_fold(0_i64, |value, byte| {
+    let digits = (1..=3).contains(&places.len()).then(|| places.iter().chain(b"00").take(3))?;
+    digits.into_iter().try_fold(0_i64, |value, byte| {
         let digit = byte.is_ascii_digit().then(|| i64::from(byte & 0x0f))?;
         value.checked_mul(10)?.checked_add(digit)
     })

@@ -94,10 +94,6 @@ impl Stored for AnyRule {
         })
     }
 
-    fn uses_key(&self) -> bool {
-        each!(self, rule => rule.uses_key())
-    }
-
     fn counters(&self, now: Micros) -> Suffixes {
         each!(self, rule => rule.counters(now))
     }

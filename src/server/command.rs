@@ -20,17 +20,18 @@ pub trait Handler {
     fn handle(ctx: &mut Context, args: Args<'_>) -> Result<(), Error>;
 }
 
-/// What a command does to its keys.
+/// What a command does to its keys, as the flags of a key specification say it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
 pub enum Access {
-    Read,
-    ReadAndUpdate,
+    Read = raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS,
+    ReadAndUpdate = raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_UPDATE,
     /// Removes elements of the value, and the key with the last one.
-    RemoveElements,
+    RemoveElements = raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_DELETE,
     /// Removes the key.
-    Remove,
+    Remove = raw::REDISMODULE_CMD_KEY_RM | raw::REDISMODULE_CMD_KEY_DELETE,
     /// The command has no keys.
-    None,
+    None = 0,
 }
 
 /// Where the keys of a command are.
@@ -84,31 +85,20 @@ pub struct Argument {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
 pub enum ArgKind {
-    Key,
-    Integer,
-    Double,
-    String,
+    Key = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY,
+    Integer = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
+    Double = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_DOUBLE,
+    String = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING,
     /// A literal word.
-    Token,
-    OneOf,
+    Token = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN,
+    OneOf = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_ONEOF,
     /// Arguments that are given together.
-    Block,
+    Block = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK,
 }
 
 impl Argument {
-    fn kind(&self) -> raw::RedisModuleCommandArgType {
-        match self.kind {
-            ArgKind::Key => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY,
-            ArgKind::Integer => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
-            ArgKind::Double => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_DOUBLE,
-            ArgKind::String => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING,
-            ArgKind::Token => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN,
-            ArgKind::OneOf => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_ONEOF,
-            ArgKind::Block => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK,
-        }
-    }
-
     fn flags(&self) -> u32 {
         let optional = if self.optional { raw::REDISMODULE_CMD_ARG_OPTIONAL } else { 0 };
         let repeated = if self.repeated { raw::REDISMODULE_CMD_ARG_MULTIPLE } else { 0 };
@@ -160,9 +150,8 @@ unsafe extern "C" fn enter_counted<H: Handler>(
         let number = words.next().and_then(|number| parse_i64(number.as_bytes())).unwrap_or(0);
         // A number that is larger than that of the words after it is not valid.
         let number = if (1..=i64::from(argc) - 2).contains(&number) { number as usize } else { 0 };
-        let flags = raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_UPDATE;
         for position in (2..argc).take(number) {
-            call!(RedisModule_KeyAtPosWithFlags(ctx, position, flags as libc::c_int));
+            call!(RedisModule_KeyAtPosWithFlags(ctx, position, Access::ReadAndUpdate as libc::c_int));
         }
     }
     raw::REDISMODULE_OK as libc::c_int
@@ -265,15 +254,7 @@ unsafe fn describe(
     let no_key: raw::RedisModuleCommandKeySpec = unsafe { std::mem::zeroed() };
     let mut keys = [no_key, no_key];
     if let Some(key) = keys.first_mut().filter(|_| command.keys != Keys::None) {
-        key.flags = u64::from(match command.access {
-            Access::Read => raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS,
-            Access::ReadAndUpdate => {
-                raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_UPDATE
-            }
-            Access::RemoveElements => raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_DELETE,
-            Access::Remove => raw::REDISMODULE_CMD_KEY_RM | raw::REDISMODULE_CMD_KEY_DELETE,
-            Access::None => 0,
-        });
+        key.flags = command.access as u64;
         key.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
         key.bs.index = raw::RedisModuleCommandKeySpec__bindgen_ty_1__bindgen_ty_1 { pos: 1 };
         match command.keys {
@@ -326,7 +307,7 @@ impl ArgumentLists {
         for argument in arguments {
             list.push(raw::RedisModuleCommandArg {
                 name: argument.name.as_ptr(),
-                type_: argument.kind(),
+                type_: argument.kind as raw::RedisModuleCommandArgType,
                 key_spec_index: if argument.kind == ArgKind::Key { 0 } else { -1 },
                 token: argument.token.as_deref().map_or(ptr::null(), CStr::as_ptr),
                 flags: argument.flags() as libc::c_int,

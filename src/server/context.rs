@@ -20,15 +20,16 @@ pub struct Context {
 
 /// The classes of keyspace events, as `notify-keyspace-events` names them.
 #[derive(Debug, Clone, Copy)]
+#[repr(i32)]
 pub enum EventClass {
     /// `g`: commands that work on keys of any type, such as DEL and EXPIRE.
-    Generic,
+    Generic = raw::REDISMODULE_NOTIFY_GENERIC,
     /// `$`
-    String,
+    String = raw::REDISMODULE_NOTIFY_STRING,
     /// `z`
-    SortedSet,
+    SortedSet = raw::REDISMODULE_NOTIFY_ZSET,
     /// `d`: events of modules.
-    Module,
+    Module = raw::REDISMODULE_NOTIFY_MODULE,
 }
 
 impl Context {
@@ -134,12 +135,7 @@ impl Context {
     /// Fires a keyspace event. Mutable, because other modules' listeners run in here.
     pub fn notify(&mut self, class: EventClass, event: &CStr, key: Str<'_>) {
         self.before_other_code();
-        let class = match class {
-            EventClass::Generic => raw::REDISMODULE_NOTIFY_GENERIC,
-            EventClass::String => raw::REDISMODULE_NOTIFY_STRING,
-            EventClass::SortedSet => raw::REDISMODULE_NOTIFY_ZSET,
-            EventClass::Module => raw::REDISMODULE_NOTIFY_MODULE,
-        };
+        let class = class as libc::c_int;
         // SAFETY: context, event and key are alive; no key of ours is open, since an open Key borrows the context.
         unsafe { call!(RedisModule_NotifyKeyspaceEvent(self.as_ptr(), class, event.as_ptr(), key.as_ptr())) };
     }

@@ -63,10 +63,6 @@ impl Stored for Fixed {
         Ok(Counters { rule: self, now: time, first, others })
     }
 
-    fn uses_key(&self) -> bool {
-        false
-    }
-
     fn counters(&self, now: Micros) -> Suffixes {
         self.request.quotas.iter().map(|quota| self.suffix(quota, now.time())).collect()
     }

@@ -44,12 +44,7 @@ pub trait Stored: Sized {
     /// Reads its keys, and changes nothing.
     fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Self::State<'a, M>, Error>;
 
-    /// Whether it uses the key in the call.
-    fn uses_key(&self) -> bool {
-        true
-    }
-
-    /// The counters that it uses at a key, if there are any.
+    /// The counters that it uses in place of the key in the call, if it does.
     fn counters(&self, _now: Micros) -> Suffixes {
         Suffixes::new()
     }

@@ -62,8 +62,9 @@ local function decide(rule, state, counts, is_short)
   state.binding = binding
 end
 
--- How many rounds a search takes for units that may begin to count, where a request may wait.
-local ROUNDS_OF_A_QUEUE = 6
+-- How many rounds a search takes for units that may begin to count, where a request may wait; behind more units than the second number,
+-- beyond the longest window, one.
+local ROUNDS_OF_A_QUEUE, LONG_QUEUE = 6, 48
 
 -- What several windows and FULL need.
 local function complete()
@@ -91,7 +92,7 @@ local function complete()
   -- a call has looked into as many windows as it may, all units ahead count: the wait may be too long then, never too short.
   local function room_at(rule, state, windows, leftovers, from)
     local log, store, at = state.log, state.store, from
-    local is_exact, rounds = state.newer > 0, state.may_wait and ROUNDS_OF_A_QUEUE or math.huge
+    local is_exact, rounds = state.newer > 0, not state.may_wait and math.huge or log.beyond > LONG_QUEUE and 1 or ROUNDS_OF_A_QUEUE
     repeat
       local begun = at
       is_exact, rounds = is_exact and rounds > 0 and budget.lookups >= #windows, rounds - 1

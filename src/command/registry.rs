@@ -3,7 +3,6 @@
 use std::ffi::CStr;
 
 use super::all::All;
-use super::grammar::Grammar;
 use super::peek::Peek;
 use super::refund::Refund;
 use super::release::Release;
@@ -104,7 +103,7 @@ pub fn register_all(ctx: &mut Context) -> Result<(), String> {
     let has_category = add_category(ctx, CATEGORY);
     for row in RULES {
         if !row.server_may_have_it || is_free(ctx, &row.command) {
-            declare(ctx, &row.command, &of_rule(row.grammar), has_category)?;
+            declare(ctx, &row.command, &format!("key {}", row.grammar.own()), has_category)?;
         }
     }
     #[cfg(feature = "test-hooks")]
@@ -132,11 +131,6 @@ fn is_free(ctx: &mut Context, command: &Command) -> bool {
         ctx.log_notice(&format!("{}: this server has a command of that name, and keeps it", shown(command)));
     }
     !is_taken
-}
-
-/// What follows the name of a rule's own command.
-fn of_rule(grammar: Grammar) -> String {
-    format!("key {}", grammar.own())
 }
 
 fn declare(ctx: &Context, command: &Command, syntax: &str, has_category: bool) -> Result<(), String> {

@@ -70,7 +70,8 @@ pub fn decide<R: Rule>(
     let (now, budget, mut plan) = (now(), Budget::new(), Plan::default());
     if let Some(hold) = hold {
         let decision = count_held(ctx, call, rule, hold, detail, now)?;
-        return conclude(ctx, call, rule, &decision, detail, now);
+        conclude(ctx, call, rule, &decision, detail, now);
+        return Ok(());
     }
     let state = rule.read::<Writable>(ctx, call, now)?;
     let decision = state.decide(detail, true, &budget)?;
@@ -79,18 +80,12 @@ pub fn decide<R: Rule>(
         true => drop(plan),
         false => plan.apply().publish(ctx, call.key),
     }
-    conclude(ctx, call, rule, &decision, detail, now)
+    conclude(ctx, call, rule, &decision, detail, now);
+    Ok(())
 }
 
 /// Counts a decision for INFO, announces a denial, and replies.
-fn conclude<R: Rule>(
-    ctx: &mut Context,
-    call: Call<'_>,
-    rule: &R,
-    decision: &Decision,
-    detail: Detail,
-    now: Micros,
-) -> Result<(), Error> {
+fn conclude<R: Rule>(ctx: &mut Context, call: Call<'_>, rule: &R, decision: &Decision, detail: Detail, now: Micros) {
     if rule.is_check() {
         PEEK.count(decision.allowed());
     } else {
@@ -100,7 +95,6 @@ fn conclude<R: Rule>(
         }
     }
     reply::decision(ctx, &enforced(decision), detail, now, R::reply_short);
-    Ok(())
 }
 
 /// Decides on a request with a hold, and counts it, unless it was counted before.

@@ -28,8 +28,6 @@ pub use reset::reset;
 pub use sliding::{DAMAGED, Log, Sliding, Storage};
 pub use throttle::Throttle;
 
-use std::convert::Infallible;
-
 use self::sliding::TOO_MANY_MEMBERS;
 use crate::limit::{Cost, Decision, Detail, Micros, Refund, Request, Time};
 use crate::server::{Call, Context, Error, Key, Kind, Mode, ReadOnly, parse_i64};
@@ -111,12 +109,6 @@ fn read_integer<M: Mode>(key: &Key<'_, M>) -> Result<Option<i64>, Error> {
         Kind::String if key.len() > LONGEST_INTEGER => Err(NOT_AN_INTEGER),
         Kind::String => parse_i64(key.bytes()).map(Some).ok_or(NOT_AN_INTEGER),
         Kind::SortedSet | Kind::Other => Err(WRONG_TYPE),
-    }
-}
-
-impl From<Infallible> for Error {
-    fn from(never: Infallible) -> Self {
-        match never {}
     }
 }
 

@@ -1343,6 +1343,7 @@ local make_run = not PLAIN and function()
       end
       state.binding = binding
     end
+    local ROUNDS_OF_A_QUEUE, LONG_QUEUE = 6, 48
     local function complete()
       if sliding.statuses then
         return
@@ -1362,7 +1363,7 @@ local make_run = not PLAIN and function()
       end
       local function room_at(rule, state, windows, leftovers, from)
         local log, store, at = state.log, state.store, from
-        local is_exact, rounds = state.newer > 0, state.may_wait and 6 or math.huge
+        local is_exact, rounds = state.newer > 0, not state.may_wait and math.huge or log.beyond > LONG_QUEUE and 1 or ROUNDS_OF_A_QUEUE
         repeat
           local begun = at
           is_exact, rounds = is_exact and rounds > 0 and budget.lookups >= #windows, rounds - 1

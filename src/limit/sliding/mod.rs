@@ -129,9 +129,13 @@ impl<H> Clone for Search<'_, H> {
     }
 }
 
-/// For a request that may wait. A queue can be thousands of windows long: what is not found in this number of rounds, which are about as many
-/// windows, stays unused.
+/// For a request that may wait. A queue can be thousands of windows long, and a round gets about a window further: a gap that is not found in
+/// this number of them stays unused.
 const ROUNDS_OF_A_QUEUE: usize = 6;
+
+/// Behind more units than these, beyond the longest window, the search goes to the end of the queue after one round. A round in so long
+/// a sorted set takes two nested commands.
+const LONG_QUEUE: i64 = 48;
 
 impl<'a, H: History> Search<'a, H> {
     pub fn new(log: &'a H, request: &'a Request, lookups: &'a Cell<usize>, now: Time) -> Self {
@@ -141,7 +145,8 @@ impl<'a, H: History> Search<'a, H> {
 
     /// For a request that may wait.
     pub fn waiting(self) -> Self {
-        Self { most_rounds: ROUNDS_OF_A_QUEUE, ..self }
+        let most_rounds = if self.log.beyond() > LONG_QUEUE { 1 } else { ROUNDS_OF_A_QUEUE };
+        Self { most_rounds, ..self }
     }
 
     /// Decides on the request. If it is counted, the units of its cost are added, stamped with its time. `may_count`: whether the call is

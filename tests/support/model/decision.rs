@@ -199,7 +199,7 @@ impl Usage<'_> {
             at
         };
         let mut at = from;
-        for _ in 0..ROUNDS {
+        for _ in 0..self.rounds {
             let begun = at;
             at = round(at, true);
             if at == begun {

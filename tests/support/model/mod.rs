@@ -41,8 +41,10 @@ const GRACE: i64 = 3_600_000;
 /// The longest wait for a turn.
 const HOUR: i64 = 3_600_000;
 
-/// How many rounds a search takes for a request that may wait: what is found then is its turn.
+/// How many rounds a search takes for a request that may wait: what is found then is its turn. Behind more units than
+/// [`LONG_QUEUE`], beyond the longest window, it takes one.
 const ROUNDS: u32 = 6;
+const LONG_QUEUE: i64 = 48;
 
 /// A wait that never ends. Longer than any other.
 const NEVER: i64 = i64::MAX;
@@ -191,6 +193,8 @@ struct Usage<'a> {
     units: Units,
     /// Whether the request may wait for its turn.
     is_waiting: bool,
+    /// How many rounds its search takes.
+    rounds: u32,
 }
 
 #[derive(Debug, Clone)]
@@ -398,7 +402,16 @@ impl Space {
             }
             Rule::Acquire { .. } => Units::Leases(self.leases(key, now)?),
         };
-        Ok(Usage { rule, quotas, now, micros: self.micros, units, is_waiting: false })
+        let longest = quotas.last().map_or(0, |quota| quota.window);
+        let beyond: i64 = match &units {
+            Units::Log(entries) => {
+                let are_beyond = |&&(score, _): &&(f64, i64)| score > (now + longest) as f64;
+                entries.iter().filter(are_beyond).map(|&(_, units)| units).sum()
+            }
+            _ => 0,
+        };
+        let rounds = if beyond > LONG_QUEUE { 1 } else { ROUNDS };
+        Ok(Usage { rule, quotas, now, micros: self.micros, units, is_waiting: false, rounds })
     }
 
     /// The leases that have not ended.

@@ -15,10 +15,7 @@ use crate::metrics::{Outcomes, PEEK, TOP};
 use crate::server::{Args, Call, Command, Context, Error, EventClass, Mode, Str, Writable, unix_micros};
 use crate::state::{Budget, DAMAGED, Hold, HoldSet, Plan, State, Stored, find_ended, give_back};
 
-/// A rule: its words, its state, its decision, and whatever else the commands need to know of it.
-///
-/// The list of rules is in [`super::rules`], from which their commands are registered. How it reads its keys and decides is in
-/// [`crate::state`].
+/// A rule: its words, its state, its decision, and whatever else the commands need to know of it. [`super::rules`] lists them.
 pub trait Rule: Stored + Syntax {
     /// The command that decides by it.
     const COMMAND: Command;

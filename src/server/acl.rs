@@ -28,8 +28,11 @@ pub fn permits(ctx: &Context, call: Call<'_>, key: Str<'_>) -> bool {
     };
     // The keys come first. Some of the words after them are kept, since later servers refuse a call with too few.
     let mut words = [ptr::null_mut(); 8];
-    let count = call.words.as_slice().len().min(words.len());
-    words[..count].copy_from_slice(&call.words.as_slice()[..count]);
+    let mut count = 0;
+    for (word, given) in words.iter_mut().zip(call.words) {
+        *word = given.as_ptr();
+        count += 1;
+    }
     let permitted = if call.keys == Keys::Counted {
         let number = { call.words }.nth(1).and_then(|number| parse_i64(number.as_bytes()));
         let mut ask = |keys: usize| {

@@ -167,10 +167,7 @@ unsafe extern "C" fn enter<H: Handler>(
     argc: libc::c_int,
 ) -> libc::c_int {
     // SAFETY: the server vouches for all three; the context is made once for this call.
-    let (context, args) = unsafe { (Context::new(ctx), Args::new(argv, argc)) };
-    let Some(mut context) = context else {
-        return raw::REDISMODULE_ERR as libc::c_int;
-    };
+    let (mut context, args) = unsafe { (Context::new(ctx), Args::new(argv, argc)) };
     let outcome = guard(|| H::handle(&mut context, args));
     let error = match outcome {
         Some(Ok(())) => return raw::REDISMODULE_OK as libc::c_int,

@@ -2,7 +2,6 @@
 
 use std::cell::OnceCell;
 use std::ffi::{CStr, CString};
-use std::ptr::NonNull;
 
 use redis_module::raw;
 
@@ -13,7 +12,7 @@ use super::string::{OwnedStr, Str};
 
 /// The context of one call. It is neither copied nor kept: the server frees it when the call ends.
 pub struct Context {
-    ctx: NonNull<raw::RedisModuleCtx>,
+    ctx: *mut raw::RedisModuleCtx,
     /// Looked up when it is first needed, and forgotten before other code runs.
     caller: OnceCell<Caller>,
 }
@@ -36,12 +35,12 @@ impl Context {
     /// # Safety
     /// `ctx` is the context of a call that is under way and lasts as long as the value returned. No other `Context`
     /// is made of it.
-    pub(super) unsafe fn new(ctx: *mut raw::RedisModuleCtx) -> Option<Self> {
-        NonNull::new(ctx).map(|ctx| Self { ctx, caller: OnceCell::new() })
+    pub(super) unsafe fn new(ctx: *mut raw::RedisModuleCtx) -> Self {
+        Self { ctx, caller: OnceCell::new() }
     }
 
     pub(super) fn as_ptr(&self) -> *mut raw::RedisModuleCtx {
-        self.ctx.as_ptr()
+        self.ctx
     }
 
     pub(super) fn caller(&self) -> &Caller {
@@ -63,8 +62,6 @@ impl Context {
     pub fn log_notice(&self, line: &str) {
         log(self.as_ptr(), c"notice", line);
     }
-
-    // ---- Replies -----------------------------------------------------------------------------------------------
 
     pub fn reply_integers<const N: usize>(&self, integers: [i64; N]) {
         self.reply_array(N);
@@ -106,8 +103,6 @@ impl Context {
             };
         }
     }
-
-    // ---- Effects -----------------------------------------------------------------------------------------------
 
     /// Sends a command to replicas and the AOF. All that one call sends travels as one transaction.
     pub fn replicate(&self, command: &CStr, words: &[Str<'_>]) {

@@ -52,10 +52,7 @@ unsafe extern "C" fn RedisModule_OnLoad(
     }
     install();
     // SAFETY: the server vouches for all three; the context is made once for this call.
-    let (context, arguments) = unsafe { (Context::new(ctx), Args::new(argv, argc)) };
-    let Some(mut context) = context else {
-        return raw::REDISMODULE_ERR as c_int;
-    };
+    let (mut context, arguments) = unsafe { (Context::new(ctx), Args::new(argv, argc)) };
     let outcome = guard(|| -> Result<(), String> {
         load::prepare(&context)?;
         (MODULE.load)(&mut context, arguments)?;
@@ -77,15 +74,14 @@ unsafe extern "C" fn RedisModule_OnUnload(ctx: *mut raw::RedisModuleCtx) -> c_in
     // SAFETY: the server vouches for the context, which is made once for this call.
     let context = unsafe { Context::new(ctx) };
     let permitted = guard(|| {
-        let context = context?;
-        if !unload::is_permitted(&context) {
+        let is_permitted = unload::is_permitted(&context);
+        if !is_permitted {
             context.log_warning(unload::REFUSAL);
-            return None;
         }
-        Some(())
+        is_permitted
     });
-    match permitted.flatten() {
-        Some(()) => raw::REDISMODULE_OK as c_int,
-        None => raw::REDISMODULE_ERR as c_int,
+    match permitted {
+        Some(true) => raw::REDISMODULE_OK as c_int,
+        Some(false) | None => raw::REDISMODULE_ERR as c_int,
     }
 }

@@ -12,45 +12,32 @@ use super::api::call;
 
 /// Words of a command, an iterator over those that are left.
 #[derive(Clone, Copy)]
-pub struct Args<'a> {
-    words: &'a [*mut raw::RedisModuleString],
-}
+pub struct Args<'a>(&'a [Str<'a>]);
 
 impl<'a> Args<'a> {
     /// # Safety
     /// `argv` points to `argc` strings of the server that live, unchanged, for `'a`.
     pub(super) unsafe fn new(argv: *mut *mut raw::RedisModuleString, argc: libc::c_int) -> Self {
         let count = usize::try_from(argc).unwrap_or(0);
-        let words = if argv.is_null() || count == 0 {
-            &[]
-        } else {
-            // SAFETY: the caller vouches for `argv` and `argc`.
-            unsafe { slice::from_raw_parts(argv, count) }
-        };
-        Self { words }
+        if argv.is_null() || count == 0 {
+            return Self(&[]);
+        }
+        // SAFETY: the caller vouches for `argv` and `argc`, and a string has the layout of its pointer.
+        Self(unsafe { slice::from_raw_parts(argv.cast(), count) })
     }
 
     pub fn is_empty(&self) -> bool {
-        self.words.is_empty()
+        self.0.is_empty()
     }
 
     /// The next word, which is not consumed.
     pub fn peek(&self) -> Option<Str<'a>> {
-        Str::wrap(*self.words.first()?)
-    }
-
-    pub(super) fn as_slice(self) -> &'a [*mut raw::RedisModuleString] {
-        self.words
+        self.0.first().copied()
     }
 
     /// The words that are left, if they are exactly `N`.
     pub fn exactly<const N: usize>(self) -> Option<[Str<'a>; N]> {
-        let words: &[*mut raw::RedisModuleString; N] = self.words.try_into().ok()?;
-        let mut strings = [Str::wrap(*words.first()?)?; N];
-        for (string, &word) in strings.iter_mut().zip(words) {
-            *string = Str::wrap(word)?;
-        }
-        Some(strings)
+        self.0.try_into().ok()
     }
 }
 
@@ -58,9 +45,9 @@ impl<'a> Iterator for Args<'a> {
     type Item = Str<'a>;
 
     fn next(&mut self) -> Option<Str<'a>> {
-        let (&word, rest) = self.words.split_first()?;
-        self.words = rest;
-        Str::wrap(word)
+        let (&word, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(word)
     }
 }
 

@@ -42,7 +42,6 @@ tar -cf - --exclude=node_modules --exclude=dist --exclude=build -C clients node 
 )
 
 say 'Rust'
-# Uncommitted changes are allowed, so that this can be tried; the tree of a tag has none.
 (cd clients/rust && cargo package --quiet --locked --allow-dirty --target-dir "$work/target" >&2)
 cp "$work"/target/package/*.crate "$out/rust/"
 

@@ -10,7 +10,6 @@ socket=$folder/redis.sock
 server=
 trap 'if [ -n "$server" ]; then kill "$server" 2>/dev/null; wait "$server" 2>/dev/null; fi; rm -rf "$folder"' EXIT
 
-# A socket in a private folder instead of a port, so that it cannot collide with anything.
 redis-server --port 0 --unixsocket "$socket" --dir "$folder" --save '' --loadmodule "$module" >"$folder/log" 2>&1 &
 server=$!
 for _ in $(seq 100); do

@@ -7,8 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 module=${MODULE:-$PWD/target/release/libredis_rl.so}
-engines=("$@")
-if [ $# -eq 0 ]; then engines=(redis-7.0 redis-8.6 valkey-8.1); fi
+if [ $# -eq 0 ]; then set -- redis-7.0 redis-8.6 valkey-8.1; fi
 cache=${REDIS_RL_ENGINES:-${XDG_CACHE_HOME:-$HOME/.cache}/redis-rl/engines}
 
 # Title, requests of each key, call: # stands for the number of the user, which makes a key of 12 bytes.
@@ -72,14 +71,14 @@ PYTHON
     echo "\`make sizing\` writes this section: bytes of \`used_memory\` for each key, just before and just after the server's tables"
     echo 'double. Keys have 12 bytes, as `user:1234567`; a longer key adds its length. Between two requests of a key lie at least 70 ms.'
     echo
-    printf '| |%s\n|---|%s\n' "$(printf ' %s |' "${engines[@]}")" "$(printf -- '--:|%.0s' "${engines[@]}")"
+    printf '| |%s\n|---|%s\n' "$(printf ' %s |' "$@")" "$(printf -- '--:|%.0s' "$@")"
     for row in "${rows[@]}"; do
         IFS='|' read -r title requests call <<<"$row"
         # About as many calls for each row, and a power of two of keys.
         keys=262144
         while [ $((keys * requests)) -gt 600000 ]; do keys=$((keys / 2)); done
         printf '| %s |' "$title"
-        for engine in "${engines[@]}"; do
+        for engine in "$@"; do
             least=$(measure "$cache/$engine/server" $((keys * 98 / 100)) "$requests" "$call")
             most=$(measure "$cache/$engine/server" $((keys * 102 / 100)) "$requests" "$call")
             printf ' %s to %s |' "$least" "$most"

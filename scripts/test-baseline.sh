@@ -27,7 +27,6 @@ if [ -n "$found" ]; then
     printf '%s\n' "$found"
     exit 1
 fi
-say "every instruction is one of the first x86-64"
 
 folder=$(mktemp -d)
 trap 'kill "$server" 2>/dev/null || true; rm -rf "$folder"' EXIT

@@ -373,7 +373,6 @@ test_rpm() {
     must_rpm -V --nodeps redis-rl
     [ "$(stat -c %a "$empty/usr/lib64/redis/modules/libredis_rl.so")" = 755 ] || fail "the library cannot be loaded"
     [ "$(rpm -qpc "$rpm")" = /etc/redis-rl/settings.conf ] || fail "the settings are no configuration file"
-    # The administrator's settings survive an upgrade; everything else is replaced.
     echo 'rl.cl-throttle yes' >>"$empty/etc/redis-rl/settings.conf"
     must_rpm -U --nodeps --replacepkgs "$rpm"
     grep -q '^rl.cl-throttle yes' "$empty/etc/redis-rl/settings.conf" || fail "an upgrade takes the settings"

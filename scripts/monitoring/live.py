@@ -95,10 +95,8 @@ class Client:
         kind, rest = line[:1], line[1:-2].decode()
         if kind == b"-":
             return Refusal(rest)
-        if kind == b":":
-            return int(rest)
         if kind == b"$":
-            return None if rest == "-1" else self.file.read(int(rest) + 2)[:-2].decode()
+            return self.file.read(int(rest) + 2)[:-2].decode()
         if kind == b"*":
             return [self.reply() for _ in range(int(rest))]
         return rest
@@ -158,9 +156,6 @@ class Bench:
         client = until(f"{name} answers", answers, 20)
         client.call(*exporters_user()[0])
         return client
-
-
-# Servers, exporter and Prometheus together
 
 
 class Traffic(threading.Thread):

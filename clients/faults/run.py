@@ -69,7 +69,7 @@ async def fill(cell: Cell) -> None:
     print(f"{cell.mark:3} {cell.seconds:5.1f} s  {cell.name}", file=sys.stderr, flush=True)
 
 
-async def fill_all(chosen: list[Scenario], kinds: list[Kind], jobs: int) -> list[Cell]:
+async def fill_all(chosen: list[Scenario], kinds: list[Kind], jobs: int, quick: bool) -> list[Cell]:
     """Several at a time; those that need the processor come one by one, at the end."""
     # A play on several servers waits most of its time: these have places of their own.
     free, waiting = asyncio.Semaphore(jobs), asyncio.Semaphore(jobs)
@@ -77,6 +77,8 @@ async def fill_all(chosen: list[Scenario], kinds: list[Kind], jobs: int) -> list
     for kind, can in zip(kinds, await asyncio.gather(*(abilities(kind, free) for kind in kinds)), strict=True):
         # Applications have scenarios of their own.
         for scenario in (each for each in chosen if ("serve" in each.needs) == ("serve" in can)):
+            if quick and isinstance(kind.quick, list) and scenario.name not in kind.quick:
+                continue
             missing = ", ".join(sorted(scenario.needs - can))
             cells.append(Cell(scenario, kind, *(("-", [f"the subject has no {missing}"]) if missing else ())))
 
@@ -118,7 +120,8 @@ def table(cells: list[Cell], known: dict[str, str]) -> str:
             marks = [found.get((scenario.name, kind)) for kind in kinds]
             if any(marks):
                 known_too = [
-                    f"{cell.mark}*" if cell.mark == "RED" and cell.name in known else cell.mark for cell in marks
+                    "" if not cell else f"{cell.mark}*" if cell.mark == "RED" and cell.name in known else cell.mark
+                    for cell in marks
                 ]
                 rows.append([scenario.name, *known_too])
         lines += [
@@ -172,7 +175,7 @@ def main() -> int:
 
     known = known_red()
     began = time.monotonic()
-    cells = asyncio.run(fill_all(chosen, kinds, given.jobs))
+    cells = asyncio.run(fill_all(chosen, kinds, given.jobs, given.quick))
     print(table(cells, known))
     print("\n".join(summary(cells, known)))
     for kind in absent:

@@ -24,6 +24,11 @@ fi
 if command -v go > /dev/null; then
     (cd subjects/go && go build -o ../../../go/.bin/faults-subject .)
 fi
+if command -v javac > /dev/null && command -v mvn > /dev/null; then
+    mvn --batch-mode --quiet --file ../java/pom.xml -P faults -pl :redis-rl-faults -am -DskipTests package
+else
+    printf '\n%s\n\n' '*** THERE IS NO JDK OR NO MAVEN HERE: THE PACKAGE FOR JAVA IS NOT PLAYED ***' >&2
+fi
 
 $venv/bin/ruff format --check --quiet .
 $venv/bin/ruff check --quiet .

@@ -24,7 +24,8 @@ class Kind:
     env: dict[str, str] = field(default_factory=dict)
     needs: str = ""
     reference: bool = False
-    quick: bool = True
+    quick: bool | list[str] = True
+    """Whether it plays the fixed choice, or which scenarios of it."""
 
     def is_here(self) -> bool:
         """Whether its program has been built or installed."""

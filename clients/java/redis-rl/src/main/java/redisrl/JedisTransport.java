@@ -4,10 +4,12 @@ import static java.nio.charset.StandardCharsets.UTF_8;
 
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.WeakHashMap;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.LinkedBlockingQueue;
@@ -106,6 +108,9 @@ public final class JedisTransport implements Transport {
               return thread;
             });
     private final Set<Connection> busy = ConcurrentHashMap.newKeySet();
+    // When each connection was last used, and when one last failed.
+    private final Map<Connection, Long> used = Collections.synchronizedMap(new WeakHashMap<>());
+    private volatile long failed = System.nanoTime();
     private volatile @Nullable ConnectionProvider own;
     private volatile boolean isLeft;
 
@@ -127,9 +132,23 @@ public final class JedisTransport implements Transport {
               answered = System.nanoTime();
               reply.completeExceptionally(new ServerException(String.valueOf(line.getMessage())));
             } catch (RuntimeException error) {
+              failed = System.nanoTime();
               reply.completeExceptionally(error);
             }
           });
+    }
+
+    /** Those that were idle when another failed are as broken, and would each cost a call. */
+    Connection working(Supplier<Connection> pool) {
+      while (true) {
+        Connection connection = pool.get();
+        Long last = used.get(connection);
+        if (last == null || last - failed > 0) {
+          return connection;
+        }
+        connection.setBroken();
+        connection.close();
+      }
     }
 
     /** The connections: those of a cluster are shared by its lanes. */
@@ -158,6 +177,7 @@ public final class JedisTransport implements Transport {
         return value(connection.executeCommand(words));
       } finally {
         busy.remove(connection);
+        used.put(connection, System.nanoTime());
       }
     }
 
@@ -221,7 +241,7 @@ public final class JedisTransport implements Transport {
   }
 
   private static @Nullable Object plain(Lane lane, CommandArguments words) {
-    try (Connection connection = lane.provider().getConnection()) {
+    try (Connection connection = lane.working(lane.provider()::getConnection)) {
       return lane.asked(connection, words);
     }
   }
@@ -235,8 +255,11 @@ public final class JedisTransport implements Transport {
     HostAndPort node = null;
     boolean asks = false;
     for (int left = REDIRECTIONS; ; left--) {
+      HostAndPort known = node;
       try (Connection connection =
-          node == null ? nodes.getConnectionFromSlot(slot) : nodes.getConnection(node)) {
+          lane.working(
+              () ->
+                  known == null ? nodes.getConnectionFromSlot(slot) : nodes.getConnection(known))) {
         try {
           if (asks) {
             lane.asked(connection, new CommandArguments(Protocol.Command.ASKING));

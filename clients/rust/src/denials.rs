@@ -54,6 +54,8 @@ struct Denial {
     asked_again: AtomicBool,
     ask_again: Instant,
     until: Instant,
+    /// When its wait is over; `None` for one without an end.
+    ends: Option<Instant>,
 }
 
 impl Denials {
@@ -73,26 +75,47 @@ impl Denials {
 
     /// The denial of the same call or a lighter one, as it stands now.
     pub fn find(&self, ask: &Ask) -> Option<Outcome> {
+        let (_, denial) = self.covering(ask)?;
+        let now = Instant::now();
+        let asks_again = || denial.ask_again <= now && !denial.asked_again.swap(true, Relaxed);
+        (now < denial.until && !asks_again()).then(|| denial.outcome.after(denial.received.elapsed()))
+    }
+
+    /// As [`find`](Self::find), for a call that began then: a denial that has come since says what it would have been told,
+    /// for all of its wait.
+    pub fn find_since(&self, ask: &Ask, began: Instant) -> Option<Outcome> {
+        let (_, denial) = self.covering(ask).filter(|(_, denial)| denial.received >= began)?;
+        Some(denial.outcome.after(denial.received.elapsed()))
+    }
+
+    /// The key of a denial that is not believed any more, while its wait is not over.
+    pub fn doubted<'a>(&self, ask: &'a Ask) -> Option<&'a [u8]> {
+        let (key, denial) = self.covering(ask)?;
+        (denial.ask_again <= Instant::now()).then_some(key)
+    }
+
+    /// The denial of the same call or a lighter one, whose wait is not over.
+    fn covering<'a>(&self, ask: &'a Ask) -> Option<(&'a [u8], Arc<Denial>)> {
         if self.kept.is_empty() || !is_remembered(ask) {
             return None;
         }
         let (asked, now) = (self.prints(ask), Instant::now());
-        asked.iter().find_map(|(print, _)| {
+        asked.iter().zip(&*ask.keys).find_map(|((print, _), key)| {
             let denial = self.kept.get(print).filter(|denial| denial.covers(&asked))?;
-            if denial.until <= now {
+            if denial.ends.is_some_and(|ends| ends <= now) {
                 self.kept.remove(print);
                 return None;
             }
-            let asks_again = denial.ask_again <= now && !denial.asked_again.swap(true, Relaxed);
-            (!asks_again).then(|| denial.outcome.after(denial.received.elapsed()))
+            Some((key.as_slice(), denial))
         })
     }
 
     /// Remembers a denial under each key whose rule denied.
     pub fn remember(&self, ask: &Ask, outcome: &Outcome, sent: Instant) {
-        let (wait, received) = (outcome.state().retry_after.unwrap_or(LONGEST), Instant::now());
-        let until = sent + wait.min(LONGEST);
-        if !is_remembered(ask) || until <= received {
+        let (wait, received) = (outcome.state().retry_after, Instant::now());
+        let ends = wait.and_then(|wait| sent.checked_add(wait));
+        let until = sent + wait.unwrap_or(LONGEST).min(LONGEST);
+        if !is_remembered(ask) || ends.is_some_and(|ends| ends <= received) {
             return;
         }
         let denial = Arc::new(Denial {
@@ -101,8 +124,9 @@ impl Denials {
             received,
             asked_again: AtomicBool::new(false),
             // Nobody asks before a shorter wait is over.
-            ask_again: if wait < LONGEST { until } else { sent + ASKED_AGAIN },
+            ask_again: if wait.is_some_and(|wait| wait < LONGEST) { until } else { sent + ASKED_AGAIN },
             until,
+            ends,
         });
         for ((print, _), _) in denial.asked.iter().zip(outcome.each()).filter(|(_, decision)| !decision.allowed) {
             self.kept.insert(*print, Arc::clone(&denial));

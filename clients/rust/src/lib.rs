@@ -32,6 +32,7 @@ mod identity;
 mod layer;
 mod lease;
 mod limiter;
+mod lines;
 #[cfg(feature = "tower")]
 mod local;
 mod mode;

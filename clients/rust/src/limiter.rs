@@ -1,5 +1,6 @@
 //! The commands as methods.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::io::ErrorKind::TimedOut;
@@ -23,11 +24,11 @@ use crate::error::{
     Error, FUNCTION_NOT_FOUND, InvalidArgument, Meaning, SHORTEST_PATIENCE, UNKNOWN_COMMAND, WINDOW_OVER, is_forbidden,
     is_moving, meaning, no_answer, says,
 };
+use crate::lines::Lines;
 use crate::mode::{LIBRARY, Mode};
 use crate::options::{Event, Options, Stats};
 use crate::reply::texts;
 use crate::rule::{Counting, Rule, Turning, Use, seconds};
-use crate::waits::Lines;
 
 /// The pause before a call is sent again whose keys are between two nodes, at first and at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
@@ -40,6 +41,8 @@ const LAST_LOOK: Duration = Duration::from_millis(5);
 const LONGEST_PATIENCE: Duration = Duration::from_secs(1);
 /// For how long a call is listened to that its caller has left, at most: what it takes then is given back.
 pub(crate) const LONGEST_LINGER: Duration = Duration::from_secs(60);
+/// The last call of a wait has at least this part of the limiter's deadline: a tenth.
+pub(crate) const LAST_CALL_SHARE: u32 = 10;
 /// The longest wait for a turn.
 pub(crate) const LONGEST_TURN: Duration = Duration::from_secs(3600);
 
@@ -366,7 +369,9 @@ impl Limiter {
         let words = move |cmd: &mut Cmd, _: &Clock| {
             cmd.arg(&holders);
         };
-        self.change(Call::new(Command::RELEASE, self.prefixed(key.as_ref()), words), count).await
+        let released = self.change(Call::new(Command::RELEASE, self.prefixed(key.as_ref()), words), count).await;
+        self.lines().freed(key.as_ref());
+        released
     }
 
     fn prefixed(&self, key: &[u8]) -> Vec<u8> {
@@ -398,11 +403,23 @@ impl Limiter {
             self.observe(if ask.all { "all" } else { "hit" }, keys, outcome, started, from_memory);
         };
         let denials = denials.filter(|_| self.remembers);
-        if let Some(outcome) = denials.and_then(|denials| denials.find(ask)) {
+        let mut known = denials.and_then(|denials| denials.find(ask));
+        let (mut limiter, mut _place) = (Cow::Borrowed(self), None);
+        if known.is_none()
+            && let Some((denials, key)) = denials.and_then(|denials| Some((denials, denials.doubted(ask)?)))
+        {
+            // One asks again, and the others wait for its answer.
+            let deadline = started.checked_add(self.timeout);
+            _place = Some(self.lines().join(key, deadline).await);
+            known = denials.find_since(ask, started);
+            let left = self.timeout.saturating_sub(started.elapsed());
+            limiter = Cow::Owned(self.with_timeout(left.max(self.timeout / LAST_CALL_SHARE)));
+        }
+        if let Some(outcome) = known {
             observe(Ok(outcome.state()), true);
             return Ok(outcome);
         }
-        let outcome = self.decide_anew(ask, leave).await;
+        let outcome = limiter.decide_anew(ask, leave).await;
         observe(outcome.as_ref().map(Outcome::state), false);
         if let (Some(denials), Ok(outcome)) = (denials, &outcome) {
             if outcome.state().allowed {

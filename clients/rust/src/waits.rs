@@ -1,18 +1,15 @@
 //! Callers that wait until they are let in.
 
-use std::collections::HashMap;
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use tokio::runtime::Handle;
-use tokio::sync::{self, OwnedMutexGuard};
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::decision::{Attempt, Decision};
 use crate::error::Error;
-use crate::limiter::Limiter;
+use crate::limiter::{LAST_CALL_SHARE, Limiter};
 use crate::rule::Rule;
 
 /// The pause before a lease is asked for again, at first and at most: one can be given back before it ends.
@@ -20,9 +17,6 @@ pub(crate) const FIRST_POLL: Duration = Duration::from_millis(20);
 pub(crate) const LONGEST_POLL: Duration = Duration::from_millis(500);
 /// The pause while the server is unavailable.
 pub(crate) const OUTAGE_POLL: Duration = Duration::from_secs(1);
-/// The last call of a wait has at least this part of the limiter's deadline: a tenth.
-pub(crate) const LAST_CALL_SHARE: u32 = 10;
-
 impl Limiter {
     /// Waits until the request is allowed, at most for `timeout`. By a sliding rule or a throttle it takes a
     /// [turn](Self::turn) and sleeps until that comes: one call, and nobody overtakes. By another rule, and where no turn is
@@ -75,7 +69,7 @@ impl Limiter {
         let until = |wake: Instant| deadline.map_or(wake, |deadline| wake.min(deadline));
         let (mut pause, mut denied) = (FIRST_POLL, None);
         // Kept until the end: of a crowd that comes at once only the first asks.
-        let _place = if polls && !timeout.is_zero() { Some(self.lines().join(key, deadline).await) } else { None };
+        let place = if polls && !timeout.is_zero() { Some(self.lines().join(key, deadline).await) } else { None };
         loop {
             let left = deadline.map_or(timeout, |deadline| deadline.saturating_duration_since(Instant::now()));
             // A wait that takes no time at all is a call as any other.
@@ -105,7 +99,13 @@ impl Limiter {
                 },
                 Err(error) => return Err(error),
             };
-            sleep_until(wake).await;
+            match &place {
+                Some(place) => tokio::select! {
+                    () = sleep_until(wake) => {}
+                    () = place.freed() => {}
+                },
+                None => sleep_until(wake).await,
+            }
         }
     }
 }
@@ -130,108 +130,5 @@ impl Drop for Turn<'_> {
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(async move { limiter.give_turn_back(&key, rule, at).await });
         }
-    }
-}
-
-/// Of the callers that wait for a place at a key one asks, and the others wait in line. Else all would ask again and again
-/// for the one place that is given back.
-#[derive(Debug, Default)]
-pub(crate) struct Lines(Mutex<HashMap<Vec<u8>, Weak<sync::Mutex<()>>>>);
-
-impl Lines {
-    fn with<T>(&self, work: impl FnOnce(&mut HashMap<Vec<u8>, Weak<sync::Mutex<()>>>) -> T) -> T {
-        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    #[cfg(test)]
-    fn is_anyone_at(&self, key: &[u8]) -> bool {
-        self.with(|lines| lines.contains_key(key))
-    }
-
-    /// Waits in line, until it is the caller's turn to ask or until the deadline.
-    async fn join<'a>(&'a self, key: &'a [u8], deadline: Option<Instant>) -> Place<'a> {
-        let line = self.with(|lines| {
-            let there = lines.get(key).and_then(Weak::upgrade);
-            there.unwrap_or_else(|| {
-                let line = Arc::default();
-                lines.insert(key.to_vec(), Arc::downgrade(&line));
-                line
-            })
-        });
-        // Before the wait, so that it ends also where the caller goes meanwhile.
-        let mut place = Place { lines: self, key, asks: None };
-        let asks = line.lock_owned();
-        place.asks = match deadline {
-            Some(deadline) => timeout_at(deadline, asks).await.ok(),
-            None => Some(asks.await),
-        };
-        place
-    }
-}
-
-/// The place of a caller in a line, which ends with this value.
-struct Place<'a> {
-    lines: &'a Lines,
-    key: &'a [u8],
-    asks: Option<OwnedMutexGuard<()>>,
-}
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        self.asks = None;
-        self.lines.with(|lines| {
-            if lines.get(self.key).is_some_and(|line| line.strong_count() == 0) {
-                lines.remove(self.key);
-            }
-        });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use tokio::time::timeout;
-
-    use super::*;
-
-    /// In the order in which they came; those that leave or come to their deadline hold nobody up.
-    #[tokio::test(start_paused = true)]
-    async fn callers_take_turns() {
-        let lines = Arc::new(Lines::default());
-        let first = lines.join(b"k", None).await;
-        let told = Arc::new(Mutex::new(Vec::new()));
-        let mut tasks = Vec::new();
-        for number in 0..5 {
-            let (lines, told) = (Arc::clone(&lines), Arc::clone(&told));
-            // The fourth has no time.
-            let deadline = (number == 3).then(|| Instant::now() + Duration::from_secs(1));
-            tasks.push(tokio::spawn(async move {
-                let turn = lines.join(b"k", deadline).await;
-                told.lock().unwrap().push((number, turn.asks.is_some()));
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }));
-            tokio::task::yield_now().await;
-        }
-        tasks.remove(1).abort();
-        tokio::time::sleep(Duration::from_secs(2)).await;
-        assert!(lines.is_anyone_at(b"k") && !lines.is_anyone_at(b"other"));
-        drop(first);
-        for task in tasks {
-            task.await.unwrap();
-        }
-        assert_eq!(*told.lock().unwrap(), [(3, false), (0, true), (2, true), (4, true)]);
-        assert!(lines.0.lock().unwrap().is_empty(), "the line is kept though nobody waits");
-    }
-
-    /// A caller that is the last in a line, and goes before its turn comes, leaves nothing.
-    #[tokio::test(start_paused = true)]
-    async fn a_line_ends_with_its_last_caller() {
-        let lines = Lines::default();
-        let first = lines.join(b"k", None).await;
-        let mut second = Box::pin(lines.join(b"k", None));
-        assert!(timeout(FIRST_POLL, second.as_mut()).await.is_err());
-        drop(first);
-        assert!(lines.is_anyone_at(b"k"));
-        drop(second);
-        assert!(!lines.is_anyone_at(b"k"));
     }
 }

@@ -371,6 +371,36 @@ async fn denials_are_remembered() {
     assert_eq!(server.calls("rl.sliding").await, before + 20);
 }
 
+/// A denial is believed for a second. Of a crowd that comes later one asks again, and all others are told its answer.
+#[tokio::test]
+async fn of_a_crowd_behind_a_denial_one_asks() {
+    let server = Server::start(Has::Module).await;
+    let limiter = server.limiter().await;
+    let address = serve(hello().layer(layer(&limiter, &sliding("1/hour")).timeout(Duration::from_secs(60)))).await;
+    assert_eq!([by(address, "a").await.status, by(address, "a").await.status], [200, 429]);
+    for _ in 0..2 {
+        tokio::time::sleep(Duration::from_millis(1100)).await;
+        let before = server.calls("rl.sliding").await;
+        let asked: Vec<_> = (0..100).map(|_| tokio::spawn(by(address, "a"))).collect();
+        for response in asked {
+            let response = response.await.unwrap();
+            assert_eq!(response.status, 429);
+            assert!(response.header("retry-after").is_some());
+        }
+        // One for each second that the crowd takes.
+        assert!(server.calls("rl.sliding").await <= before + 3, "{}", server.calls("rl.sliding").await - before);
+    }
+    // What another process gives back is seen by one of them, and then by all.
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    server.run::<u64>("DEL rl:sliding-1/3600s:{a}").await;
+    let asked: Vec<_> = (0..10).map(|_| tokio::spawn(by(address, "a"))).collect();
+    let mut allowed = 0;
+    for response in asked {
+        allowed += usize::from(response.await.unwrap().status == 200);
+    }
+    assert_eq!(allowed, 1);
+}
+
 /// The limiter's own changes are seen at once, and its hook is told of what was remembered.
 #[tokio::test]
 async fn what_is_remembered_is_forgotten_by_ones_own_changes() {

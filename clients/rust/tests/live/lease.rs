@@ -57,6 +57,28 @@ async fn a_lease_is_renewed_and_lost() {
     assert_eq!(server.run::<u64>("ZCARD busy").await, 1);
 }
 
+/// A caller that waits for a place in the process of its holder need not wait for the next poll.
+#[tokio::test]
+async fn a_place_that_is_given_back_wakes_who_waits_for_it() {
+    let server = Server::start(Has::Module).await;
+    let limiter = server.limiter().await;
+    let rule = Rule::lease(1, Duration::from_secs(600)).unwrap();
+    let mut held = limiter.acquire("busy", &rule).await.unwrap().granted().unwrap();
+    let mut waited = Duration::ZERO;
+    for _ in 0..4 {
+        let (its_limiter, its_rule) = (limiter.clone(), rule.clone());
+        let next =
+            tokio::spawn(async move { its_limiter.hold("busy", &its_rule, Duration::from_secs(60)).await.unwrap() });
+        // Until polls are seldom.
+        tokio::time::sleep(Duration::from_millis(1000)).await;
+        let released = std::time::Instant::now();
+        assert!(held.release().await);
+        held = next.await.unwrap().granted().unwrap();
+        waited += released.elapsed();
+    }
+    assert!(waited < Duration::from_millis(400), "{waited:?}");
+}
+
 #[tokio::test]
 async fn a_dropped_lease_is_not_renewed() {
     let server = Server::frozen(Has::Functions).await;

@@ -714,7 +714,7 @@ mod tests {
         let modes = [Mode::Auto, Mode::Module, Mode::Functions, Mode::Script];
         let modes: Vec<_> = modes.map(|mode| format!("{mode:?}").to_lowercase()).into();
         is("mode", json!({"modes": modes, "probed_again_ms": ms(options.probe_every)}));
-        let (outage, share) = (ms(waits::OUTAGE_POLL), 1.0 / f64::from(waits::LAST_CALL_SHARE));
+        let (outage, share) = (ms(waits::OUTAGE_POLL), 1.0 / f64::from(limiter::LAST_CALL_SHARE));
         is(
             "wait",
             json!({

@@ -13,7 +13,8 @@ use crate::decision::Decision;
 use crate::denials::LONGEST;
 use crate::error::{Error, InvalidArgument, no_answer};
 use crate::limiter::{LONGEST_LINGER, LONGEST_TURN, Leave, Limiter};
-use crate::rule::{MOST_UNITS, Rule, Sliding, Use, Window};
+use crate::rates::{MOST_UNITS, Window};
+use crate::rule::{Rule, Sliding, Use};
 
 /// Of how many keys it is known what this process holds. Beyond them, those that are asked for least begin anew.
 const KEYS: usize = 10_000;

@@ -1,16 +1,15 @@
 //! Windows of the calendar: days, weeks, months and years of a time zone.
 
-use std::time::Duration;
-
 use jiff::civil::{Date, Weekday};
 use jiff::tz::{AmbiguousOffset, TimeZone};
 use jiff::{Timestamp, ToSpan};
 
 use crate::clock::Clock;
+use crate::common::Common;
 use crate::error::InvalidArgument;
-use crate::rule::{Common, Counting, Hold, Metered, Rule, Window, digits, kind, printable, sealed, split_at_per};
+use crate::rates::{Window, digits, split_at_per};
 
-/// `RL.FIXED` with a window of the calendar: a day, week, month or year of a time zone. Made by [`Rule::calendar`].
+/// `RL.FIXED` with a window of the calendar: a day, week, month or year of a time zone. Made by [`Rule::calendar`](crate::Rule::calendar).
 ///
 /// A period begins with the first moment of its local day, and ends where the next one begins. Each call works it out by
 /// the clock of this process; where the server's clock is past its end already, the call is sent again with the next one.
@@ -21,23 +20,8 @@ pub struct Calendar {
     pub(crate) with: Common,
 }
 
-kind!(Calendar, Counting, Metered);
-
-impl Rule {
-    /// A window of the calendar, such as `"5_000_000/month"`: a day, week, month or year in UTC unless [`Calendar::zone`]
-    /// says otherwise, which begins as [`Calendar::starts`] says.
-    ///
-    /// ```
-    /// use redis_rl_client::Rule;
-    ///
-    /// # fn main() -> Result<(), redis_rl_client::InvalidArgument> {
-    /// let billed = Rule::calendar("5_000_000/month")?.zone("Europe/Berlin")?.starts(15)?;
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// If the rate cannot be read, or its limit is more than 2^53 − 1.
-    pub fn calendar(rate: &str) -> Result<Calendar, InvalidArgument> {
+impl Calendar {
+    pub(crate) fn parse(rate: &str) -> Result<Self, InvalidArgument> {
         let bad = || {
             InvalidArgument(format!(
                 "a rate of the calendar looks like 5_000_000/month or 100 per day (day, week, month, year), not {rate:?}"
@@ -48,11 +32,9 @@ impl Rule {
         let unit = Unit::parse(unit.trim_ascii()).ok_or_else(bad)?;
         let digits = digits(limit_text.trim_ascii()).ok_or_else(bad)?;
         let Window { limit, .. } = Window::checked(digits.parse().ok(), limit_text, Some(1), "")?;
-        Ok(Calendar { limit, periods: Periods { unit, zone: TimeZone::UTC, starts: 1 }, with: Common::default() })
+        Ok(Self { limit, periods: Periods { unit, zone: TimeZone::UTC, starts: 1 }, with: Common::default() })
     }
-}
 
-impl Calendar {
     /// Units.
     pub fn limit(&self) -> u64 {
         self.limit
@@ -95,7 +77,7 @@ impl Calendar {
         self.periods.end(clock.time()).map_or(0, |end| end.saturating_sub(clock.time()))
     }
 
-    /// As [`Rule::policy`].
+    /// As the policy of other rules.
     #[cfg(feature = "tower")]
     pub(crate) fn policy(&self) -> String {
         let Periods { unit, zone, starts } = &self.periods;

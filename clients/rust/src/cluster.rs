@@ -31,8 +31,8 @@ use redis::{
 };
 use tokio::time::Instant;
 
-use crate::connection::QUEUE;
 use crate::error::{Meaning, REPLY_LATE, REPLY_LOST, SHORTEST_PATIENCE, meaning, no_answer};
+use crate::server::QUEUE;
 
 /// For how long the client's own commands may take, of which some keep all calls waiting.
 const OWN_TIMEOUT: Duration = SHORTEST_PATIENCE;

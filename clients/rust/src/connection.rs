@@ -4,9 +4,7 @@ use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
-use redis::Value;
 use redis::aio::{ConnectionManager, MultiplexedConnection};
 #[cfg(feature = "cluster")]
 use redis::cluster::ClusterClient;
@@ -16,25 +14,15 @@ use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::{
     MultipleNodeRoutingInfo, ResponsePolicy, Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr,
 };
-use redis::io::tcp::TcpSettings;
-use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ProtocolVersion, PushInfo, PushKind,
-    RedisError, RedisResult,
-};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
-use tokio::task::{AbortHandle, JoinSet};
+use redis::{Client, Cmd, RedisError, Value};
 
 #[cfg(feature = "cluster")]
 use crate::cluster::Cluster;
 use crate::error::{is_broken, no_answer};
 use crate::on_demand::{Alive, Connecting, OnDemand};
-use crate::wire::{Packed, read};
-
-/// How many calls may wait to be written to a connection.
-pub(crate) const QUEUE: usize = 16_384;
-/// For how long a connection may take to be made. Calls wait no longer than their own time for it.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+#[cfg(feature = "sentinel")]
+use crate::server::CONNECT_TIMEOUT;
+use crate::server::Own;
 
 /// Where a limiter sends its calls. Made of clients and connections of the `redis` crate by `From`.
 ///
@@ -126,121 +114,6 @@ impl From<ClusterConnection> for Connection {
     fn from(connection: ClusterConnection) -> Self {
         Self { kind: Kind::Cluster(connection), server: "ClusterConnection".to_owned() }
     }
-}
-
-/// A connection to one server that the limiter has made.
-#[derive(Clone)]
-struct Own {
-    connection: MultiplexedConnection,
-    /// Of a connection whose replies are packed.
-    driver: Option<Arc<Driver>>,
-}
-
-/// The task of a connection, which ends with it.
-struct Driver(AbortHandle);
-
-impl Drop for Driver {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-impl Own {
-    /// Connects, and has the replies packed unless the stream is one that only the client can make. `alive` becomes false
-    /// when the connection breaks.
-    async fn connect(client: &Client, alive: Alive) -> RedisResult<Self> {
-        let info = client.get_connection_info();
-        let connecting = async {
-            match info.addr() {
-                ConnectionAddr::Tcp(host, port) if is_plain(info.tcp_settings()) => {
-                    let stream = tcp(host, *port).await?;
-                    stream.set_nodelay(info.tcp_settings().nodelay())?;
-                    Self::packed(info, stream, alive).await
-                }
-                #[cfg(unix)]
-                ConnectionAddr::Unix(path) => {
-                    Self::packed(info, tokio::net::UnixStream::connect(path).await?, alive).await
-                }
-                _ => Self::unpacked(client, alive).await,
-            }
-        };
-        let late = |_| no_answer(io::ErrorKind::TimedOut, format!("no connection within {CONNECT_TIMEOUT:?}"));
-        tokio::time::timeout(CONNECT_TIMEOUT, connecting).await.map_err(late)?
-    }
-
-    async fn packed<S>(info: &ConnectionInfo, stream: S, alive: Alive) -> RedisResult<Self>
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let packs = Arc::new(AtomicBool::new(false));
-        let stream = Packed::new(stream, Arc::clone(&packs));
-        let connected = MultiplexedConnection::new_with_config(info.redis_settings(), stream, config());
-        let (connection, driver) = connected.await?;
-        packs.store(true, Relaxed);
-        let driver = tokio::spawn(async move {
-            driver.await;
-            alive.store(false, Relaxed);
-        });
-        Ok(Self { connection, driver: Some(Arc::new(Driver(driver.abort_handle()))) })
-    }
-
-    /// By the client, for a stream such as that of TLS. It tells that a connection broke between two calls over RESP3
-    /// alone, so that is tried first, whatever the client's own settings say.
-    async fn unpacked(client: &Client, alive: Alive) -> RedisResult<Self> {
-        let info = client.get_connection_info();
-        let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-        let told = config().set_push_sender(move |push: PushInfo| {
-            if push.kind == PushKind::Disconnection {
-                alive.store(false, Relaxed);
-            }
-            Ok::<_, std::convert::Infallible>(())
-        });
-        let resp3 = Client::open(info.clone().set_redis_settings(settings))?;
-        let connection = match resp3.get_multiplexed_async_connection_with_config(&told).await {
-            // Before Redis 6, behind some proxies, or a user who may not say HELLO.
-            Err(_) => client.get_multiplexed_async_connection_with_config(&config()).await?,
-            Ok(connection) => connection,
-        };
-        Ok(Self { connection, driver: None })
-    }
-
-    async fn send(mut self, cmd: &Cmd) -> RedisResult<Value> {
-        match self.connection.send_packed_command(cmd).await?.extract_error()? {
-            Value::BulkString(reply) if self.driver.is_some() => read(&reply)?.extract_error(),
-            reply => Ok(reply),
-        }
-    }
-}
-
-/// Each call has its own deadline, and calls do not queue in this process while others are being sent.
-fn config() -> AsyncConnectionConfig {
-    AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(CONNECT_TIMEOUT))
-        .set_response_timeout(None)
-        .set_pipeline_buffer_size(QUEUE)
-}
-
-/// Whether a socket is to be as it is made, but for TCP_NODELAY. Some of the settings can only be read so.
-fn is_plain(settings: &TcpSettings) -> bool {
-    let plain = TcpSettings::default().set_nodelay(settings.nodelay());
-    format!("{settings:?}") == format!("{plain:?}")
-}
-
-/// A connection to whichever address of the host answers first.
-async fn tcp(host: &str, port: u16) -> io::Result<TcpStream> {
-    let mut attempts = JoinSet::new();
-    for address in tokio::net::lookup_host((host, port)).await? {
-        attempts.spawn(TcpStream::connect(address));
-    }
-    let mut last = io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address"));
-    while let Some(attempt) = attempts.join_next().await {
-        match attempt {
-            Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(error)) => last = error,
-            Err(error) => last = error.into(),
-        }
-    }
-    Err(last)
 }
 
 /// Where a command goes in a cluster.

@@ -9,7 +9,8 @@ use std::time::Duration;
 #[cfg(feature = "tower")]
 use crate::decision::Outcome;
 use crate::decision::{AllDecision, Decision, State};
-use crate::rule::{Rule, seconds};
+use crate::rates::seconds;
+use crate::rule::Rule;
 
 /// An integer of a structured field has at most 15 digits. A larger quota is understated.
 const MOST: u64 = 999_999_999_999_999;

@@ -15,8 +15,9 @@ use tokio::sync;
 use tokio::time::Instant;
 
 use crate::breaker::Breakers;
-use crate::call::{Ask, Call, Command};
+use crate::call::{Ask, Call};
 use crate::clock::{Clock, unix_millis};
+use crate::command::Command;
 use crate::connection::{Connection, Failure, Progress, Shows, Stage, To};
 use crate::decision::{Admission, AllDecision, Decision, Outcome, Refund, State, count};
 use crate::denials::Denials;
@@ -27,8 +28,9 @@ use crate::error::{
 use crate::lines::Lines;
 use crate::mode::{LIBRARY, Mode};
 use crate::options::{Event, Options, Stats};
+use crate::rates::seconds;
 use crate::reply::texts;
-use crate::rule::{Counting, Rule, Turning, Use, seconds};
+use crate::rule::{Counting, Rule, Turning, Use};
 
 /// The pause before a call is sent again whose keys are between two nodes, at first and at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);

@@ -8,14 +8,16 @@ use redis::Cmd;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use crate::call::{Ask, Call, Command};
+use crate::call::{Ask, Call};
 use crate::clock::{Clock, unix_millis};
+use crate::command::Command;
 use crate::decision::{AllDecision, Attempt, Decision, Outcome, Settled};
 use crate::error::{Error, InvalidArgument, no_answer};
 use crate::held::{Hold, Renewals};
 use crate::lease::random_holder;
 use crate::limiter::{Leave, Limiter};
-use crate::rule::{MOST_UNITS, Metered, Rule, Use, Window};
+use crate::rates::{MOST_UNITS, Window};
+use crate::rule::{Metered, Rule, Use};
 
 /// For how long a server remembers a settlement, at least; it does so for the lease.
 pub(crate) const SHORTEST_MEMORY: Duration = Duration::from_secs(60);

@@ -7,245 +7,11 @@ use redis::Cmd;
 
 #[cfg(feature = "calendar")]
 use crate::calendar::Calendar;
-use crate::call::Command;
 use crate::clock::Clock;
+use crate::command::Command;
+use crate::common::{Common, Hold, printable};
 use crate::error::InvalidArgument;
-
-/// 2^53 - 1, the largest limit and cost.
-pub(crate) const MOST_UNITS: u64 = (1 << 53) - 1;
-const MOST_MILLIS: u64 = 2_147_483_647_000;
-const MOST_WINDOWS: usize = 16;
-
-/// At most `limit` units in a length of time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Window {
-    pub(crate) limit: u64,
-    pub(crate) millis: u64,
-}
-
-impl Window {
-    /// A limit of units (0 to 2^53 − 1; 0 denies everything) in a time (0.001 to 2147483647 seconds, whole
-    /// milliseconds).
-    ///
-    /// # Errors
-    /// If one of the two is out of its range.
-    pub fn new(limit: u64, length: Duration) -> Result<Self, InvalidArgument> {
-        let millis = u64::try_from(length.as_millis()).ok();
-        let whole = length.subsec_nanos().is_multiple_of(1_000_000);
-        Self::checked(Some(limit), &limit.to_string(), millis.filter(|_| whole), &format!("{length:?}"))
-    }
-
-    /// The numbers, if they are in their ranges, and the texts that they were read from.
-    pub(crate) fn checked(
-        limit: Option<u64>,
-        limit_text: &str,
-        millis: Option<u64>,
-        length: &str,
-    ) -> Result<Self, InvalidArgument> {
-        let Some(limit) = limit.filter(|limit| *limit <= MOST_UNITS) else {
-            return Err(InvalidArgument(format!("a limit must be from 0 to {MOST_UNITS}, not {limit_text}")));
-        };
-        let Some(millis) = millis.filter(|millis| (1..=MOST_MILLIS).contains(millis)) else {
-            return Err(InvalidArgument(format!(
-                "a time must be from 0.001 to 2147483647 seconds, in whole milliseconds, not {length}"
-            )));
-        };
-        Ok(Self { limit, millis })
-    }
-
-    /// Units.
-    pub fn limit(&self) -> u64 {
-        self.limit
-    }
-
-    /// How long the window is.
-    pub fn length(&self) -> Duration {
-        Duration::from_millis(self.millis)
-    }
-
-    /// Reads `100/minute`, `10/s` or `5 per 2 hours`.
-    fn parse(text: &str) -> Result<Self, InvalidArgument> {
-        let text = text.trim_matches(|c: char| c.is_ascii_whitespace());
-        let bad = || {
-            InvalidArgument(format!(
-                "a rate looks like 100/minute, 10/s or 5 per 2 hours (ms, second, minute, hour, day, week), not {text:?}"
-            ))
-        };
-        let (limit_text, length) = text.split_once('/').or_else(|| split_at_per(text)).ok_or_else(bad)?;
-        let limit_text = limit_text.trim_ascii();
-        let limit = digits(limit_text).ok_or_else(bad)?;
-        let length = length.trim_ascii();
-        let end = length.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(bad)?;
-        let (times, unit) = length.split_at(end);
-        let unit = unit_millis(&unit.trim_ascii().to_ascii_lowercase()).ok_or_else(bad)?;
-        // In thousandths, so that 0.25 is exact.
-        let times = if times.is_empty() { Some(1000) } else { thousandths(times).ok_or_else(bad)? };
-        let product = times.and_then(|times| times.checked_mul(unit)).filter(|product| product.is_multiple_of(1000));
-        Self::checked(limit.parse().ok(), limit_text, product.map(|product| product / 1000), length)
-    }
-}
-
-/// The two sides of the word `per`.
-pub(crate) fn split_at_per(text: &str) -> Option<(&str, &str)> {
-    let (limit, rest) = text.split_once(|c: char| c.is_ascii_whitespace())?;
-    let rest = rest.trim_ascii_start();
-    let (per, length) = rest.split_once(|c: char| c.is_ascii_whitespace())?;
-    per.eq_ignore_ascii_case("per").then_some((limit, length))
-}
-
-/// Digits without the single underscores that may stand between them.
-pub(crate) fn digits(text: &str) -> Option<String> {
-    let each_is_a_number = text.split('_').all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()));
-    each_is_a_number.then(|| text.replace('_', ""))
-}
-
-fn unit_millis(unit: &str) -> Option<u64> {
-    Some(match unit {
-        "ms" | "millisecond" | "milliseconds" => 1,
-        "s" | "sec" | "secs" | "second" | "seconds" => 1000,
-        "m" | "min" | "mins" | "minute" | "minutes" => 60_000,
-        "h" | "hr" | "hrs" | "hour" | "hours" => 3_600_000,
-        "d" | "day" | "days" => 86_400_000,
-        "w" | "week" | "weeks" => 604_800_000,
-        _ => return None,
-    })
-}
-
-/// A decimal with at most three places, in thousandths; `None` within if it is too large.
-fn thousandths(text: &str) -> Option<Option<u64>> {
-    let (whole, places) = text.split_once('.').unwrap_or((text, "0"));
-    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    if !digits(whole) || !digits(places) || places.len() > 3 {
-        return None;
-    }
-    let whole = whole.parse::<u64>().ok().and_then(|whole| whole.checked_mul(1000));
-    let places = format!("{places:0<3}").parse::<u64>().ok();
-    Some(whole.zip(places).and_then(|(whole, places)| whole.checked_add(places)))
-}
-
-/// Milliseconds as the commands take seconds: `60`, `0.25`.
-pub(crate) fn seconds(millis: u64) -> String {
-    let (whole, rest) = (millis / 1000, millis % 1000);
-    if rest == 0 {
-        return whole.to_string();
-    }
-    format!("{whole}.{rest:03}").trim_end_matches('0').to_owned()
-}
-
-/// What a rule takes for its windows: text such as `"100/minute"` or `"10/second, 1000/hour"`, a limit with a
-/// [`Duration`], a [`Window`], or several of them.
-///
-/// In text, a rate is a limit, `/` or the word `per`, and a time: `ms`, `s`, `min`, `h`, `d`, `w` or their longer names,
-/// in either case, with a number before it if it is not one (`15min`, `0.25 s`, at most three decimal places). A limit
-/// may have underscores between its digits. Several rates are joined by commas.
-///
-/// It is an error if text is not a list of rates, or a number is out of its range.
-pub trait Rates: sealed::Windows {}
-
-impl<T: sealed::Windows> Rates for T {}
-
-impl sealed::Windows for &str {
-    fn windows(self) -> Result<Vec<Window>, InvalidArgument> {
-        self.split(',').map(Window::parse).collect()
-    }
-}
-
-impl sealed::Windows for &String {
-    fn windows(self) -> Result<Vec<Window>, InvalidArgument> {
-        self.as_str().windows()
-    }
-}
-
-impl sealed::Windows for (u64, Duration) {
-    fn windows(self) -> Result<Vec<Window>, InvalidArgument> {
-        Ok(vec![Window::new(self.0, self.1)?])
-    }
-}
-
-impl sealed::Windows for Window {
-    fn windows(self) -> Result<Vec<Window>, InvalidArgument> {
-        Ok(vec![self])
-    }
-}
-
-impl sealed::Windows for &[Window] {
-    fn windows(self) -> Result<Vec<Window>, InvalidArgument> {
-        Ok(self.to_vec())
-    }
-}
-
-impl<T: sealed::Windows> sealed::Windows for Vec<T> {
-    fn windows(self) -> Result<Vec<Window>, InvalidArgument> {
-        let mut windows = Vec::with_capacity(self.len());
-        for rates in self {
-            windows.extend(rates.windows()?);
-        }
-        Ok(windows)
-    }
-}
-
-impl<T: sealed::Windows, const N: usize> sealed::Windows for [T; N] {
-    fn windows(self) -> Result<Vec<Window>, InvalidArgument> {
-        Vec::from(self).windows()
-    }
-}
-
-/// In increasing order, as the commands want them.
-fn ordered(rates: impl Rates) -> Result<Arc<[Window]>, InvalidArgument> {
-    let mut windows = sealed::Windows::windows(rates)?;
-    windows.sort_by_key(|window| window.millis);
-    if !(1..=MOST_WINDOWS).contains(&windows.len()) {
-        return Err(InvalidArgument(format!("a rule has 1 to {MOST_WINDOWS} windows, not {}", windows.len())));
-    }
-    if windows.is_sorted_by(|a, b| a.millis < b.millis) {
-        return Ok(windows.into());
-    }
-    Err(InvalidArgument("each window of a rule must have another length".to_owned()))
-}
-
-/// What rules of all kinds have in common. A kind that has no method for one of these leaves it as it is.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Common {
-    /// Units that a request weighs, where they are said.
-    pub cost: Option<u64>,
-    pub hold: Option<Hold>,
-    pub force: bool,
-    /// How it is called in HTTP headers.
-    pub name: Option<Arc<str>>,
-    pub unit: Option<Arc<str>>,
-}
-
-/// Whether units are reserved.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Hold {
-    /// They are to be.
-    Wanted,
-    /// By this holder, for a lease.
-    By { holder: Arc<str>, millis: u64 },
-}
-
-impl Common {
-    /// `cost`: as it is sent.
-    fn write(&self, cmd: &mut Cmd, cost: Option<u64>) {
-        if let Some(cost) = cost {
-            cmd.arg("COST").arg(cost);
-        }
-        if let Some(Hold::By { holder, millis }) = &self.hold {
-            cmd.arg("HOLD").arg(&**holder).arg(seconds(*millis));
-        }
-        if self.force {
-            cmd.arg("FORCE");
-        }
-    }
-}
-
-/// A name or unit, if it can be a string of a structured field.
-pub(crate) fn printable(what: &str, text: &str) -> Result<Option<Arc<str>>, InvalidArgument> {
-    if text.is_empty() || !text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
-        return Err(InvalidArgument(format!("a {what} must be printable ASCII, at least one character, not {text:?}")));
-    }
-    Ok(Some(text.into()))
-}
+use crate::rates::{MOST_UNITS, Rates, Window, ordered, seconds};
 
 /// A kind of rule, with the methods that it shares with others.
 macro_rules! kind {
@@ -350,9 +116,6 @@ macro_rules! kind {
         }
     };
 }
-#[cfg(feature = "calendar")]
-pub(crate) use kind;
-
 /// `RL.SLIDING`: at most `limit` units in any stretch of time as long as a window. Made by [`Rule::sliding`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sliding {
@@ -433,6 +196,8 @@ kind!(Sliding, Counting, Turning, Metered, Windowed);
 kind!(Fixed, Counting, Metered, Windowed);
 kind!(Throttle, Counting, Turning);
 kind!(Lease);
+#[cfg(feature = "calendar")]
+kind!(Calendar, Counting, Metered);
 
 /// A rule of any kind: what a request is held to, without the key.
 ///
@@ -494,6 +259,24 @@ impl Rule {
     /// If the rates cannot be read, are out of range, or two windows have one length.
     pub fn fixed(rates: impl Rates) -> Result<Fixed, InvalidArgument> {
         Ok(Fixed { windows: ordered(rates)?, anchored: false, with: Common::default() })
+    }
+
+    /// A window of the calendar, such as `"5_000_000/month"`: a day, week, month or year in UTC unless [`Calendar::zone`]
+    /// says otherwise, which begins as [`Calendar::starts`] says.
+    ///
+    /// ```
+    /// use redis_rl_client::Rule;
+    ///
+    /// # fn main() -> Result<(), redis_rl_client::InvalidArgument> {
+    /// let billed = Rule::calendar("5_000_000/month")?.zone("Europe/Berlin")?.starts(15)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// If the rate cannot be read, or its limit is more than 2^53 − 1.
+    #[cfg(feature = "calendar")]
+    pub fn calendar(rate: &str) -> Result<Calendar, InvalidArgument> {
+        Calendar::parse(rate)
     }
 
     /// A steady rate, such as `"30/minute"`, with a burst of as many unless [`Throttle::burst`] says otherwise.
@@ -742,13 +525,7 @@ impl From<&Self> for Rule {
     }
 }
 
-pub(crate) mod sealed {
-    use super::{InvalidArgument, Window};
-
-    pub trait Windows {
-        fn windows(self) -> Result<Vec<Window>, InvalidArgument>;
-    }
-
+mod sealed {
     pub trait Sealed {}
     impl<T: Sealed> Sealed for &T {}
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::error::InvalidArgument;
-use crate::rule::sealed::Windows;
-use crate::rule::{Rule, Window};
+use crate::rates::{Window, Windows};
+use crate::rule::Rule;
 
 /// A file of cases.
 pub(crate) fn read(name: &str) -> Value {

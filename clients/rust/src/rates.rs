@@ -1,0 +1,207 @@
+//! Rates, as text and as windows.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::InvalidArgument;
+pub(crate) use sealed::Windows;
+
+/// 2^53 - 1, the largest limit and cost.
+pub(crate) const MOST_UNITS: u64 = (1 << 53) - 1;
+const MOST_MILLIS: u64 = 2_147_483_647_000;
+const MOST_WINDOWS: usize = 16;
+
+/// At most `limit` units in a length of time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    pub(crate) limit: u64,
+    pub(crate) millis: u64,
+}
+
+impl Window {
+    /// A limit of units (0 to 2^53 − 1; 0 denies everything) in a time (0.001 to 2147483647 seconds, whole
+    /// milliseconds).
+    ///
+    /// # Errors
+    /// If one of the two is out of its range.
+    pub fn new(limit: u64, length: Duration) -> Result<Self, InvalidArgument> {
+        let millis = u64::try_from(length.as_millis()).ok();
+        let whole = length.subsec_nanos().is_multiple_of(1_000_000);
+        Self::checked(Some(limit), &limit.to_string(), millis.filter(|_| whole), &format!("{length:?}"))
+    }
+
+    /// The numbers, if they are in their ranges, and the texts that they were read from.
+    pub(crate) fn checked(
+        limit: Option<u64>,
+        limit_text: &str,
+        millis: Option<u64>,
+        length: &str,
+    ) -> Result<Self, InvalidArgument> {
+        let Some(limit) = limit.filter(|limit| *limit <= MOST_UNITS) else {
+            return Err(InvalidArgument(format!("a limit must be from 0 to {MOST_UNITS}, not {limit_text}")));
+        };
+        let Some(millis) = millis.filter(|millis| (1..=MOST_MILLIS).contains(millis)) else {
+            return Err(InvalidArgument(format!(
+                "a time must be from 0.001 to 2147483647 seconds, in whole milliseconds, not {length}"
+            )));
+        };
+        Ok(Self { limit, millis })
+    }
+
+    /// Units.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// How long the window is.
+    pub fn length(&self) -> Duration {
+        Duration::from_millis(self.millis)
+    }
+
+    /// Reads `100/minute`, `10/s` or `5 per 2 hours`.
+    fn parse(text: &str) -> Result<Self, InvalidArgument> {
+        let text = text.trim_matches(|c: char| c.is_ascii_whitespace());
+        let bad = || {
+            InvalidArgument(format!(
+                "a rate looks like 100/minute, 10/s or 5 per 2 hours (ms, second, minute, hour, day, week), not {text:?}"
+            ))
+        };
+        let (limit_text, length) = text.split_once('/').or_else(|| split_at_per(text)).ok_or_else(bad)?;
+        let limit_text = limit_text.trim_ascii();
+        let limit = digits(limit_text).ok_or_else(bad)?;
+        let length = length.trim_ascii();
+        let end = length.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(bad)?;
+        let (times, unit) = length.split_at(end);
+        let unit = unit_millis(&unit.trim_ascii().to_ascii_lowercase()).ok_or_else(bad)?;
+        // In thousandths, so that 0.25 is exact.
+        let times = if times.is_empty() { Some(1000) } else { thousandths(times).ok_or_else(bad)? };
+        let product = times.and_then(|times| times.checked_mul(unit)).filter(|product| product.is_multiple_of(1000));
+        Self::checked(limit.parse().ok(), limit_text, product.map(|product| product / 1000), length)
+    }
+}
+
+/// The two sides of the word `per`.
+pub(crate) fn split_at_per(text: &str) -> Option<(&str, &str)> {
+    let (limit, rest) = text.split_once(|c: char| c.is_ascii_whitespace())?;
+    let rest = rest.trim_ascii_start();
+    let (per, length) = rest.split_once(|c: char| c.is_ascii_whitespace())?;
+    per.eq_ignore_ascii_case("per").then_some((limit, length))
+}
+
+/// Digits without the single underscores that may stand between them.
+pub(crate) fn digits(text: &str) -> Option<String> {
+    let each_is_a_number = text.split('_').all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()));
+    each_is_a_number.then(|| text.replace('_', ""))
+}
+
+fn unit_millis(unit: &str) -> Option<u64> {
+    Some(match unit {
+        "ms" | "millisecond" | "milliseconds" => 1,
+        "s" | "sec" | "secs" | "second" | "seconds" => 1000,
+        "m" | "min" | "mins" | "minute" | "minutes" => 60_000,
+        "h" | "hr" | "hrs" | "hour" | "hours" => 3_600_000,
+        "d" | "day" | "days" => 86_400_000,
+        "w" | "week" | "weeks" => 604_800_000,
+        _ => return None,
+    })
+}
+
+/// A decimal with at most three places, in thousandths; `None` within if it is too large.
+fn thousandths(text: &str) -> Option<Option<u64>> {
+    let (whole, places) = text.split_once('.').unwrap_or((text, "0"));
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !digits(whole) || !digits(places) || places.len() > 3 {
+        return None;
+    }
+    let whole = whole.parse::<u64>().ok().and_then(|whole| whole.checked_mul(1000));
+    let places = format!("{places:0<3}").parse::<u64>().ok();
+    Some(whole.zip(places).and_then(|(whole, places)| whole.checked_add(places)))
+}
+
+/// Milliseconds as the commands take seconds: `60`, `0.25`.
+pub(crate) fn seconds(millis: u64) -> String {
+    let (whole, rest) = (millis / 1000, millis % 1000);
+    if rest == 0 {
+        return whole.to_string();
+    }
+    format!("{whole}.{rest:03}").trim_end_matches('0').to_owned()
+}
+
+/// What a rule takes for its windows: text such as `"100/minute"` or `"10/second, 1000/hour"`, a limit with a
+/// [`Duration`], a [`Window`], or several of them.
+///
+/// In text, a rate is a limit, `/` or the word `per`, and a time: `ms`, `s`, `min`, `h`, `d`, `w` or their longer names,
+/// in either case, with a number before it if it is not one (`15min`, `0.25 s`, at most three decimal places). A limit
+/// may have underscores between its digits. Several rates are joined by commas.
+///
+/// It is an error if text is not a list of rates, or a number is out of its range.
+pub trait Rates: Windows {}
+
+impl<T: Windows> Rates for T {}
+
+mod sealed {
+    use super::{InvalidArgument, Window};
+
+    pub trait Windows {
+        fn windows(self) -> Result<Vec<Window>, InvalidArgument>;
+    }
+}
+
+impl Windows for &str {
+    fn windows(self) -> Result<Vec<Window>, InvalidArgument> {
+        self.split(',').map(Window::parse).collect()
+    }
+}
+
+impl Windows for &String {
+    fn windows(self) -> Result<Vec<Window>, InvalidArgument> {
+        self.as_str().windows()
+    }
+}
+
+impl Windows for (u64, Duration) {
+    fn windows(self) -> Result<Vec<Window>, InvalidArgument> {
+        Ok(vec![Window::new(self.0, self.1)?])
+    }
+}
+
+impl Windows for Window {
+    fn windows(self) -> Result<Vec<Window>, InvalidArgument> {
+        Ok(vec![self])
+    }
+}
+
+impl Windows for &[Window] {
+    fn windows(self) -> Result<Vec<Window>, InvalidArgument> {
+        Ok(self.to_vec())
+    }
+}
+
+impl<T: Windows> Windows for Vec<T> {
+    fn windows(self) -> Result<Vec<Window>, InvalidArgument> {
+        let mut windows = Vec::with_capacity(self.len());
+        for rates in self {
+            windows.extend(rates.windows()?);
+        }
+        Ok(windows)
+    }
+}
+
+impl<T: Windows, const N: usize> Windows for [T; N] {
+    fn windows(self) -> Result<Vec<Window>, InvalidArgument> {
+        Vec::from(self).windows()
+    }
+}
+
+/// In increasing order, as the commands want them.
+pub(crate) fn ordered(rates: impl Rates) -> Result<Arc<[Window]>, InvalidArgument> {
+    let mut windows = rates.windows()?;
+    windows.sort_by_key(|window| window.millis);
+    if !(1..=MOST_WINDOWS).contains(&windows.len()) {
+        return Err(InvalidArgument(format!("a rule has 1 to {MOST_WINDOWS} windows, not {}", windows.len())));
+    }
+    if windows.is_sorted_by(|a, b| a.millis < b.millis) {
+        return Ok(windows.into());
+    }
+    Err(InvalidArgument("each window of a rule must have another length".to_owned()))
+}

@@ -846,7 +846,8 @@ func TestPasswordsAreNotTold(t *testing.T) {
 			MasterName: "m", SentinelAddrs: []string{"127.0.0.1:1"}, Password: secret, SentinelPassword: secret,
 		}),
 	} {
-		limiter := newLimiter(t, client, Options{Logger: slog.New(slog.NewTextHandler(&told, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+		log := slog.New(slog.NewTextHandler(&told, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		limiter := newLimiter(t, client, Options{Timeout: 2 * time.Second, Logger: log})
 		guard := must(NewGuard(limiter, GuardOptions{WhenUnavailable: Closed}))
 		_, err := limiter.Hit(ctx, "k", Must(Sliding("9/hour")))
 		_, guarded := guard.Decide(ctx, Limit{Identity: "k", Rule: Must(Sliding("9/hour"))})

@@ -1,7 +1,6 @@
 package redisrate
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"os"
@@ -18,52 +17,54 @@ import (
 // The version whose tests are run.
 const peer = "github.com/go-redis/redis_rate/v10"
 
-// TestPeer runs redis_rate's own tests with this package in its place. They come from the module proxy.
+// TestPeer runs redis_rate's own tests with this package in its place. They come from the module proxy, and are built once.
 func TestPeer(t *testing.T) {
 	text, err := exec.Command("go", "mod", "download", "-json", peer+"@v10.0.1").Output()
 	var found struct{ Dir string }
 	if err != nil || json.Unmarshal(text, &found) != nil {
 		t.Skipf("redis_rate could not be fetched: %v", err)
 	}
+	folder := t.TempDir()
+	write := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run := func(t *testing.T, words ...string) string {
+		t.Helper()
+		command := exec.Command(words[0], words[1:]...)
+		command.Dir = folder
+		told, err := command.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", strings.Join(words, " "), err, told)
+		}
+		return string(told)
+	}
+	files, err := filepath.Glob(filepath.Join(found.Dir, "*_test.go"))
+	if err != nil || len(files) == 0 {
+		t.Fatal("redis_rate has no tests")
+	}
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := strings.ReplaceAll(string(source), `"`+peer+`"`, `redis_rate "redis-rl.example/clients/go/redisrate"`)
+		write(filepath.Base(file), strings.NewReplacer(`":6379"`, "peerAddress", `"localhost:6379"`, "peerAddress").Replace(text))
+	}
+	write("address_test.go", "package redis_rate_test\n\nimport \"os\"\n\nvar peerAddress = os.Getenv(\"PEER_ADDRESS\")\n")
+	here, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	write("go.mod", "module peer\n\ngo 1.24\n\nrequire (\n\tgithub.com/stretchr/testify v1.8.4\n\tredis-rl.example/clients/go v0.0.0\n)\n\nreplace redis-rl.example/clients/go => "+here+"\n")
+	run(t, "go", "mod", "tidy")
+	run(t, "go", "test", "-c", "-o", "peer.test", ".")
 	for _, mode := range testserver.Modes {
 		t.Run(mode, func(t *testing.T) {
 			// Its tests allow ten milliseconds for several calls: the server's clock stands.
-			_, port, _ := strings.Cut(testserver.StartFrozen(t, mode), ":")
-			folder := t.TempDir()
-			files, err := filepath.Glob(filepath.Join(found.Dir, "*_test.go"))
-			if err != nil || len(files) == 0 {
-				t.Fatal("redis_rate has no tests")
-			}
-			for _, file := range files {
-				source, err := os.ReadFile(file)
-				if err != nil {
-					t.Fatal(err)
-				}
-				source = bytes.ReplaceAll(source, []byte(`"`+peer+`"`), []byte(`redis_rate "redis-rl.example/clients/go/redisrate"`))
-				source = bytes.ReplaceAll(source, []byte(":6379"), []byte(":"+port))
-				if err := os.WriteFile(filepath.Join(folder, filepath.Base(file)), source, 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			here, err := filepath.Abs("..")
-			if err != nil {
-				t.Fatal(err)
-			}
-			module := "module peer\n\ngo 1.24\n\nrequire (\n\tgithub.com/stretchr/testify v1.8.4\n\tredis-rl.example/clients/go v0.0.0\n)\n\nreplace redis-rl.example/clients/go => " + here + "\n"
-			if err := os.WriteFile(filepath.Join(folder, "go.mod"), []byte(module), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			run := func(words ...string) string {
-				command := exec.Command("go", words...)
-				command.Dir = folder
-				told, err := command.CombinedOutput()
-				if err != nil {
-					t.Fatalf("go %s: %v\n%s", strings.Join(words, " "), err, told)
-				}
-				return string(told)
-			}
-			run("mod", "tidy")
-			told := run("test", "-count=1", "-v", ".")
+			t.Setenv("PEER_ADDRESS", testserver.StartFrozen(t, mode))
+			told := run(t, filepath.Join(folder, "peer.test"), "-test.v")
 			if passed := strings.Count(told, "--- PASS"); passed < 6 {
 				t.Errorf("%d of its tests have run: %s", passed, told)
 			}

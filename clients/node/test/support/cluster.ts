@@ -19,20 +19,22 @@ export class Cluster {
       const bus = await freePort();
       const cluster = ["--cluster-enabled", "yes", "--cluster-port", String(bus), "--cluster-node-timeout", "3000"];
       // A replica shows in CLUSTER SLOTS once it has received something: a PING will do.
-      cluster.push("--repl-ping-replica-period", "1");
+      cluster.push("--repl-ping-replica-period", "1", "--repl-diskless-sync-delay", "0");
       return Server.start({ ...options, arguments: [...cluster, ...(options.arguments ?? [])] });
     };
     const all = await Promise.all(Array.from({ length: options.replicas ? 2 * count : count }, node));
     const [primaries, replicas] = [all.slice(0, count), all.slice(count)];
-    const [first] = primaries;
     for (const [i, server] of primaries.entries()) {
       const [from, to] = [Math.floor((SLOTS * i) / count), Math.floor((SLOTS * (i + 1)) / count) - 1];
       await server.run("CLUSTER", "ADDSLOTSRANGE", from, to);
       await server.run("CLUSTER", "SET-CONFIG-EPOCH", i + 1);
     }
-    for (const server of all.slice(1)) {
+    // Each is told of all others, which gossip would do in seconds.
+    for (const [i, server] of all.entries()) {
       const bus = await server.run("CONFIG", "GET", "cluster-port");
-      await first?.run("CLUSTER", "MEET", "127.0.0.1", server.port, (bus as string[])[1] ?? "");
+      for (const other of all.slice(0, i)) {
+        await other.run("CLUSTER", "MEET", "127.0.0.1", server.port, (bus as string[])[1] ?? "");
+      }
     }
     const cluster = new Cluster(primaries, replicas);
     for (const [i, replica] of replicas.entries()) {

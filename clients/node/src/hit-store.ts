@@ -1,7 +1,16 @@
 /** The store that express-rate-limit and hono-rate-limiter ask: both have the same interface. */
 
 import { AsyncLocalStorage } from "node:async_hooks";
-import { asking, dynamicPolicy, identified, isRefused, ruleOf, type StoreOptions, storeOptions } from "./adapter.js";
+import {
+  type Algorithm,
+  asking,
+  dynamicPolicy,
+  identified,
+  isRefused,
+  ruleOf,
+  type StoreOptions,
+  storeOptions,
+} from "./adapter.js";
 import { ADAPTER } from "./defaults.js";
 import { adapterKey } from "./identity.js";
 import type { Limiter } from "./limiter.js";
@@ -35,12 +44,10 @@ export interface Hits {
 
 interface Ready {
   readonly windowMs: number;
+  readonly algorithm: Algorithm;
+  readonly limit: number | ((key: string) => number | Promise<number>);
   /** In front of all keys; express-rate-limit tells two limits of one request apart by it. */
   readonly policy: string;
-  readonly keyOf: (key: string) => string;
-  readonly ruleOf: (key: string) => SlidingRule | FixedRule | Promise<SlidingRule | FixedRule>;
-  /** A sliding rule does not count what it denies. */
-  readonly countsDenials: boolean;
 }
 
 /** What a request was counted as, so that it can be taken back. */
@@ -89,23 +96,25 @@ export class HitStore {
   }
 
   #made({ windowMs, limit, identifier }: HitStoreSettings): Ready {
-    const { algorithm = "sliding", limit: limitOf, prefix = ADAPTER.prefix } = this.#options;
-    const name = this.#options.name ?? (typeof identifier === "string" ? identifier : undefined);
-    const of = (policy: string, ruleOf: Ready["ruleOf"], countsDenials: boolean): Ready => {
-      return { windowMs, policy, keyOf: (key) => adapterKey(prefix, policy, String(key)), ruleOf, countsDenials };
-    };
-    if (typeof limit === "number") {
-      const rule = ruleOf(algorithm, limit, windowMs);
-      return of(name ?? policyOf(rule), () => rule, algorithm === "fixed");
-    }
-    if (limitOf) {
-      const ofKey = async (key: string) => ruleOf(algorithm, await limitOf(key), windowMs);
-      return of(name ?? dynamicPolicy(algorithm, windowMs), ofKey, algorithm === "fixed");
-    }
+    const { limit: limitOf, name } = this.#options;
+    const isKnown = typeof limit === "number";
     // The middleware calls its function after the store has counted. A counter takes denials in one small number, a
     // sliding log would grow with each.
-    const rule = ruleOf("fixed", Number.MAX_SAFE_INTEGER, windowMs);
-    return of(name ?? dynamicPolicy("fixed", windowMs), () => rule, true);
+    const algorithm = isKnown || limitOf ? (this.#options.algorithm ?? "sliding") : "fixed";
+    const counted = isKnown ? limit : (limitOf ?? Number.MAX_SAFE_INTEGER);
+    const rule = typeof counted === "number" ? ruleOf(algorithm, counted, windowMs) : undefined;
+    const unnamed = rule && isKnown ? policyOf(rule) : dynamicPolicy(algorithm, windowMs);
+    const policy = name ?? (typeof identifier === "string" ? identifier : unnamed);
+    return { windowMs, algorithm, limit: counted, policy };
+  }
+
+  #key(key: string): string {
+    return adapterKey(this.#options.prefix ?? ADAPTER.prefix, this.#settings().policy, String(key));
+  }
+
+  async #rule(key: string): Promise<SlidingRule | FixedRule> {
+    const { algorithm, limit, windowMs } = this.#settings();
+    return ruleOf(algorithm, typeof limit === "number" ? limit : await limit(key), windowMs);
   }
 
   async increment(key: string): Promise<Hits> {
@@ -125,17 +134,17 @@ export class HitStore {
   }
 
   async #count(ticket: Ticket): Promise<Hits> {
-    const { windowMs, keyOf, ruleOf, countsDenials } = this.#settings();
+    const { windowMs, algorithm } = this.#settings();
     const { key } = ticket;
     if (!identified(key, this.#options.withoutIdentity)) {
       return { totalHits: 1, resetTime: new Date(Date.now() + windowMs) };
     }
-    const rule = ruleOf(key);
-    const asked = rule instanceof Promise ? await rule : rule;
-    const result = await this.#limiter.ask(keyOf(key), asked, this.#asking);
-    if (result.source === "server" && (result.allowed || countsDenials)) ticket.countedAt = result.atMs;
+    const rule = await this.#rule(key);
+    const result = await this.#limiter.ask(this.#key(key), rule, this.#asking);
+    // A sliding rule does not count what it denies.
+    if (result.source === "server" && (result.allowed || algorithm === "fixed")) ticket.countedAt = result.atMs;
     // A denial is a total above the limit, whether it was counted or not; that of this process alone may be lower.
-    const [{ limit }] = asked.windows as readonly [Window];
+    const [{ limit }] = rule.windows as readonly [Window];
     return hits(result, result.allowed ? result.used : Math.max(result.used, limit + 1));
   }
 
@@ -147,31 +156,24 @@ export class HitStore {
     const at = known ? { atMs: known.countedAt as number } : {};
     if (known) known.countedAt = undefined;
     try {
-      const { keyOf, ruleOf } = this.#settings();
       const { timeout } = this.#asking;
-      if (identified(key, "allow")) {
-        await this.#limiter.refund(keyOf(key), await ruleOf(key), { ...at, timeout });
-      }
+      if (identified(key, "allow"))
+        await this.#limiter.refund(this.#key(key), await this.#rule(key), { ...at, timeout });
     } catch (error) {
       this.#limiter.warn(`a request could not be taken back: ${(error as Error).message}`);
     }
   }
 
   async get(key: string): Promise<Hits | undefined> {
-    const { keyOf, ruleOf } = this.#settings();
     if (!identified(key, this.#options.withoutIdentity)) return undefined;
-    const result = await this.#limiter.ask(keyOf(key), await ruleOf(key), {
-      ...this.#asking,
-      cost: 0,
-      peek: true,
-    });
+    const asking = { ...this.#asking, cost: 0, peek: true };
+    const result = await this.#limiter.ask(this.#key(key), await this.#rule(key), asking);
     return result.used === 0 ? undefined : hits(result, result.used);
   }
 
   async resetKey(key: string): Promise<void> {
-    const { keyOf, ruleOf } = this.#settings();
     const { timeout } = this.#asking;
-    await this.#limiter.reset(keyOf(key), await ruleOf(key), { timeout });
+    await this.#limiter.reset(this.#key(key), await this.#rule(key), { timeout });
   }
 
   #settings(): Ready {

@@ -1,5 +1,6 @@
 /** What rules are to the commands, the keys and the memory of this package, and the checks of what users give. */
 
+import type { Asking } from "./asking.js";
 import { periodEnd } from "./calendar.js";
 import { checkedWord, type Word } from "./keys.js";
 import type {
@@ -60,17 +61,8 @@ export function seconds(ms: number): string {
   return rest === 0 ? String(whole) : `${whole}.${String(rest).padStart(3, "0").replace(/0+$/, "")}`;
 }
 
-export interface Overrides {
-  readonly cost?: number | undefined;
-  readonly force?: boolean | undefined;
-  readonly holder?: Word | undefined;
-  /** The time whose period a calendar counts in, in unix milliseconds; now unless given. */
-  readonly at?: number | undefined;
-  /** Take a turn that comes within this number of milliseconds. */
-  readonly within?: number | undefined;
-  /** Hold the units for this holder, so long. */
-  readonly hold?: { readonly holder: string; readonly leaseMs: number } | undefined;
-}
+/** What a call says instead of the rule; `at` is the unix time in milliseconds whose period a calendar counts in, else now. */
+type Overrides = Pick<Asking, "cost" | "force" | "holder" | "within" | "hold"> & { readonly at?: number | undefined };
 
 /**
  * The words of a rule as its command takes them behind the key. `least` is the smallest cost that the command takes. A

@@ -10,7 +10,6 @@ use redis_rl_client::{InvalidArgument, Rule, Window};
 
 use crate::stats::LimitStats;
 
-/// How limits count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Algorithm {
     /// Windows of the clock.
@@ -22,8 +21,6 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// # Errors
-    /// If no algorithm has this name.
     pub fn parse(name: &str) -> Result<Self, String> {
         match name {
             "fixed" => Ok(Self::Fixed),
@@ -43,8 +40,7 @@ pub struct Options {
     pub algorithm: Algorithm,
 }
 
-/// One `rate_limit`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Limit {
     /// What statistics and /rlconfig call it: `domain.key_value.key`.
     pub full_key: String,
@@ -90,7 +86,6 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The rule with a name for HTTP headers, if it can be one there.
     pub fn named(&self, name: &str) -> Rule {
         match self {
             Self::Fixed(rule) => rule.clone().name(name).unwrap_or_else(|_| rule.clone()).into(),
@@ -129,7 +124,7 @@ impl Kind {
 }
 
 /// The limit that a descriptor meets.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Found {
     pub limit: Arc<Limit>,
     /// Those of the limit, or of the value at hand.
@@ -149,10 +144,7 @@ pub struct Calendar {
 
 pub fn of_calendar(limit: u32, unit: Unit, calendar: &Calendar) -> Result<Kind, String> {
     let name = match unit {
-        Unit::Day => "day",
-        Unit::Week => "week",
-        Unit::Month => "month",
-        Unit::Year => "year",
+        Unit::Day | Unit::Week | Unit::Month | Unit::Year => unit.as_str_name().to_lowercase(),
         _ => return Err("the unit of a calendar is day, week, month or year".to_owned()),
     };
     let make = || {

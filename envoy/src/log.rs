@@ -21,10 +21,6 @@ struct Lines {
 /// How many lines may wait to be written. Where nobody reads standard error, further ones are dropped, and nothing waits.
 const WAITING: usize = 4096;
 
-/// Writes the log to standard error from here on, until the guard is dropped.
-///
-/// # Errors
-/// If there is no such level.
 pub fn start(level: &str, json: bool) -> Result<WorkerGuard, String> {
     let level = match level.to_ascii_lowercase().as_str() {
         "panic" | "fatal" | "error" => Level::ERROR,
@@ -96,10 +92,6 @@ impl Visit for Message {
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        if field.name() == "message" {
-            self.text.push_str(value);
-        } else {
-            self.fields.push((field.name(), value.to_owned()));
-        }
+        self.record_debug(field, &format_args!("{value}"));
     }
 }

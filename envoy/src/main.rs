@@ -31,34 +31,30 @@ use stats::Stats;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// What the program is told to do.
 const USAGE: &str = "redis-rl-envoy [--check PATH ... | --variables | --version | --help]
 
 Without arguments it serves, as the environment says. --check reads each file, or all files of each folder, as one
-configuration, says what is wrong with it, and ends. --variables describes the variables of the environment.";
+configuration, says what is wrong with it, and ends. --variables describes the variables of the environment.
+";
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
-    match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        [] => {}
+    let text = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        [] => return serve(),
         ["--check", paths @ ..] if !paths.is_empty() => return check(paths),
-        ["--version"] => {
-            println!("redis-rl-envoy {}", env!("CARGO_PKG_VERSION"));
-            return ExitCode::SUCCESS;
-        }
-        ["--variables"] => {
-            print!("{}", variables::REFERENCE);
-            return ExitCode::SUCCESS;
-        }
-        ["--help"] => {
-            println!("{USAGE}");
-            return ExitCode::SUCCESS;
-        }
+        ["--version"] => concat!("redis-rl-envoy ", env!("CARGO_PKG_VERSION"), "\n"),
+        ["--variables"] => variables::REFERENCE,
+        ["--help"] => USAGE,
         _ => {
-            eprintln!("{USAGE}");
+            eprint!("{USAGE}");
             return ExitCode::from(2);
         }
-    }
+    };
+    print!("{text}");
+    ExitCode::SUCCESS
+}
+
+fn serve() -> ExitCode {
     let ended = Settings::from_env().and_then(|settings| {
         let _guard = log::start(&settings.log_level, settings.log_json)?;
         serve_with(settings).map_err(|error| error.to_string())?
@@ -90,7 +86,6 @@ fn serve_with(settings: Settings) -> std::io::Result<Result<(), String>> {
     Ok(ended)
 }
 
-/// Reads configurations, and says of each whether it can be.
 fn check(paths: &[&str]) -> ExitCode {
     let mut failed = false;
     let checked = Settings::from_env().map(|settings| settings.options());

@@ -1,11 +1,13 @@
 //! What runs, from the first connection to Redis until the last answer: doors, configurations, the end.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant, SystemTime};
 
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
 use futures_util::FutureExt as _;
+use futures_util::future::select_all;
 use hyper::Request;
 use hyper::service::service_fn;
 use tokio::runtime::Handle;
@@ -16,7 +18,7 @@ use tower_service::Service as _;
 
 use crate::doors::bounds::{self, Door, RequestBody};
 use crate::doors::grpc::Grpc;
-use crate::doors::health::Health;
+use crate::doors::health::{Health, Part};
 use crate::doors::listen::{self, Ages, Ports, Slots};
 use crate::doors::samples::Samples;
 use crate::doors::tls::Certificates;
@@ -44,14 +46,8 @@ pub async fn run(settings: Settings, background: &Handle) -> Result<(), String> 
     let (stop, stopped) = watch::channel(false);
     tokio::spawn(async move {
         let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
-        let [Ok(mut term), Ok(mut int), Ok(mut hup)] = kinds.map(signal) else {
-            return;
-        };
-        tokio::select! {
-            _ = term.recv() => {}
-            _ = int.recv() => {}
-            _ = hup.recv() => {}
-        }
+        let Ok(mut signals) = kinds.into_iter().map(signal).collect::<io::Result<Vec<_>>>() else { return };
+        select_all(signals.iter_mut().map(|signal| Box::pin(signal.recv()))).await;
         let _ = stop.send(true);
     });
     let mut early = stopped.clone();
@@ -104,31 +100,25 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, background: 
     };
     match settings.sink.clone() {
         Sink::None => {}
+        Sink::Prometheus { path, .. } if !path.starts_with('/') => {
+            return Err(format!("PROMETHEUS_PATH must begin with a slash, not be '{path}'"));
+        }
         Sink::Prometheus { address, path } => {
-            if !path.starts_with('/') {
-                return Err(format!("PROMETHEUS_PATH must begin with a slash, not be '{path}'"));
-            }
             let metrics = http::metrics(Arc::clone(&samples), path, metrics::labels(&settings.extra_tags)?);
             open("metrics", &address, &ports.metrics, Door::new(Arc::clone(&stats)), metrics)?;
         }
-        sink => drop(background.spawn(statsd::run(
-            sink,
-            Arc::clone(&samples),
-            settings.flush_interval,
-            settings.extra_tags.clone(),
-        ))),
+        sink => {
+            let tags = settings.extra_tags.clone();
+            background.spawn(statsd::run(sink, Arc::clone(&samples), settings.flush_interval, tags));
+        }
     }
     // Where requests are decided, as its calls may make the connection.
     tokio::spawn(check_redis(Arc::clone(&store), settings.redis.health_check.then(|| Arc::clone(&health))));
-    let listener = match &settings.grpc_socket {
-        Some(path) => {
-            listen::unix(path).map(listen::Listener::Unix).map_err(|error| format!("{}: {error}", path.display()))?
-        }
-        None => listen::tcp(&settings.grpc)
-            .map(listen::Listener::Tcp)
-            .map_err(|error| format!("{}: {error}", settings.grpc))?,
+    let (place, listener) = match &settings.grpc_socket {
+        Some(path) => (path.display().to_string(), listen::unix(path).map(listen::Listener::Unix)),
+        None => (settings.grpc.clone(), listen::tcp(&settings.grpc).map(listen::Listener::Tcp)),
     };
-    let place = settings.grpc_socket.as_ref().map_or(settings.grpc.clone(), |path| path.display().to_string());
+    let listener = listener.map_err(|error| format!("{place}: {error}"))?;
     tracing::warn!("Listening for gRPC on '{place}'");
     // After gRPC: what /healthcheck calls healthy can be asked.
     let door = Door::new(Arc::clone(&stats));
@@ -139,9 +129,7 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, background: 
     if let Some(certificates) = &certificates {
         background.spawn(Arc::clone(certificates).watch());
     }
-    let unless_zero = |time: Duration| (!time.is_zero()).then_some(time);
-    let ages =
-        Ages { most: unless_zero(settings.max_connection_age), grace: unless_zero(settings.max_connection_age_grace) };
+    let ages = Ages { most: settings.max_connection_age, grace: settings.max_connection_age_grace };
     let door = Door::new(stats);
     let limits = RateLimitServiceServer::new(Grpc(service)).max_decoding_message_size(bounds::MESSAGE);
     let routes = Routes::new(limits.clone()).add_service(health_service).prepare();
@@ -153,7 +141,7 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, background: 
     let mut told = stopped.clone();
     let ended = async move {
         let _ = told.wait_for(|stopped| *stopped).await;
-        health.stop().await;
+        health.set(Part::Running, false).await;
         tracing::warn!("ending: requests that have come in are answered");
         tokio::time::sleep(NOTICE).await;
         let _ = close.send(true);
@@ -206,12 +194,11 @@ async fn check_redis(store: Arc<Store>, health: Option<Arc<Health>>) {
         tokio::time::sleep(Duration::from_secs(1)).await;
         store.probe().await;
         if let Some(health) = &health {
-            health.set_redis(store.is_available()).await;
+            health.set(Part::Redis, store.is_available()).await;
         }
     }
 }
 
-/// Puts new configurations in place of old ones.
 struct Loader {
     overrides: Overrides,
     settings: Settings,
@@ -229,7 +216,7 @@ impl Loader {
             Ok(config) => {
                 self.warn(&config);
                 if self.settings.healthy_with_config {
-                    self.health.set_config(!config.is_empty()).await;
+                    self.health.set(Part::Config, config.domains() > 0).await;
                 }
                 let (limits, domains) = (config.limits(), config.domains());
                 self.service.set_config(config);

@@ -3,7 +3,9 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use jiff::SignedDuration;
@@ -28,15 +30,11 @@ pub enum RedisType {
     Cluster,
 }
 
-/// Where statistics are sent to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Sink {
     None,
-    /// Lines of the log.
     Log,
-    /// Over TCP.
     Statsd(String),
-    /// Over UDP.
     DogStatsd(String),
     /// Asked for at an address and path.
     Prometheus {
@@ -136,7 +134,6 @@ pub struct Settings {
     pub notes: Vec<String>,
 }
 
-/// Names of the response headers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Headers {
     pub limit: String,
@@ -188,6 +185,10 @@ impl Env {
         }
     }
 
+    fn parsed<T: FromStr>(&self, name: &str, default: T, wanted: &str) -> Result<T, String> {
+        self.read(name, default, |value| value.parse().ok(), wanted)
+    }
+
     fn one_of<T: Copy>(&self, name: &str, default: T, words: &[(&str, T)]) -> Result<T, String> {
         let taken = words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
         let read = |value: &str| words.iter().find(|(word, _)| word.eq_ignore_ascii_case(value)).map(|(_, it)| *it);
@@ -204,23 +205,21 @@ impl Env {
     }
 
     fn port(&self, name: &str, default: u16) -> Result<u16, String> {
-        self.read(name, default, |value| value.parse().ok(), "a port")
+        self.parsed(name, default, "a port")
     }
 
     fn duration(&self, name: &str, default: Duration) -> Result<Duration, String> {
         self.read(name, default, |value| duration(value).ok(), "a time such as 10s or 250ms")
     }
 
-    /// `k1:v1,k2:v2`, or with another sign between key and value.
-    fn pairs(&self, name: &str, between: char) -> Result<Vec<(String, String)>, String> {
+    /// `k1:v1,k2:v2`
+    fn pairs(&self, name: &str) -> Result<Vec<(String, String)>, String> {
         let pairs = self.get(name).unwrap_or_default().split(',').filter(|pair| !pair.trim().is_empty());
-        let read = |pair: &str| {
-            let (key, value) = pair.split_once(between)?;
-            Some((key.trim().to_owned(), value.trim().to_owned()))
-        };
-        pairs
-            .map(|pair| read(pair).ok_or_else(|| format!("{name} must be k1{between}v1,k2{between}v2, not '{pair}'")))
-            .collect()
+        let read = pairs.map(|pair| match pair.split_once(':') {
+            Some((key, value)) => Ok((key.trim().to_owned(), value.trim().to_owned())),
+            None => Err(format!("{name} must be k1:v1,k2:v2, not '{pair}'")),
+        });
+        read.collect()
     }
 }
 
@@ -230,18 +229,12 @@ impl Settings {
         Options { merge_domains: self.merge_domains, algorithm: self.algorithm }
     }
 
-    /// Reads the environment of the process.
-    ///
-    /// # Errors
-    /// The variable, what it takes and what it is.
     pub fn from_env() -> Result<Self, String> {
         // No variable here is text that is not UTF-8; one with such a value is refused as what it becomes.
         let text = |text: OsString| text.to_string_lossy().into_owned();
         Self::read(std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect())
     }
 
-    /// # Errors
-    /// The variable, what it takes and what it is.
     #[allow(clippy::too_many_lines)] // One line a variable.
     pub fn read(variables: HashMap<String, String>) -> Result<Self, String> {
         let env = Env(variables);
@@ -289,7 +282,7 @@ impl Settings {
                     .filter_map(|pair| pair.split_once('='))
                     .map(|(name, value)| (name.to_owned(), value.to_owned()))
                     .collect(),
-                headers: env.pairs("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", ':')?,
+                headers: env.pairs("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS")?,
                 use_tls: env.boolean("CONFIG_GRPC_XDS_SERVER_USE_TLS", false)?,
                 tls: tls(
                     "CONFIG_GRPC_XDS_CLIENT_TLS_CERT",
@@ -299,16 +292,10 @@ impl Settings {
                 ),
                 backoff_initial: env.duration("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", seconds(10))?,
                 backoff_max: env.duration("XDS_CLIENT_BACKOFF_MAX_INTERVAL", seconds(60))?,
-                max_message: env.read(
-                    "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES",
-                    MOST_OF_A_MESSAGE,
-                    // 0 is the default, too.
-                    |value| match value {
-                        "" | "0" => Some(MOST_OF_A_MESSAGE),
-                        value => value.parse().ok(),
-                    },
-                    "a number of bytes",
-                )?,
+                max_message: match env.text("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "").as_str() {
+                    "" | "0" => MOST_OF_A_MESSAGE,
+                    _ => env.parsed("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", 0, "a number of bytes")?,
+                },
             }),
             other => return Err(format!("CONFIG_TYPE must be FILE or GRPC_XDS_SOTW, not '{other}'")),
         };
@@ -329,7 +316,7 @@ impl Settings {
             startup_max: env.duration("REDIS_STARTUP_MAX_INTERVAL", seconds(30))?,
             startup_elapsed: env.duration("REDIS_STARTUP_MAX_ELAPSED_TIME", Duration::ZERO)?,
             deadline: env.duration("REDIS_DEADLINE", Duration::from_millis(20))?,
-            deny_cache: env.read("DENY_CACHE", 10_000, |value| value.parse().ok(), "a number of entries")?,
+            deny_cache: env.parsed("DENY_CACHE", 10_000, "a number of entries")?,
             mode: env.one_of("REDIS_RL_MODE", Mode::Auto, &modes)?,
         };
         let proxies = env.text("TRUSTED_PROXIES", "");
@@ -384,13 +371,8 @@ impl Settings {
             dynamic_metadata: env.boolean("RESPONSE_DYNAMIC_METADATA", false)?,
             sink: sink(&env)?,
             flush_interval: env.duration("STATS_FLUSH_INTERVAL", seconds(10))?,
-            extra_tags: env.pairs("EXTRA_TAGS", ':')?,
-            threads: env.read(
-                "WORKER_THREADS",
-                1,
-                |value| value.parse().ok().filter(|threads| *threads > 0),
-                "a number of threads",
-            )?,
+            extra_tags: env.pairs("EXTRA_TAGS")?,
+            threads: env.parsed("WORKER_THREADS", NonZeroUsize::MIN, "a number of threads")?.get(),
             notes,
         })
     }
@@ -403,7 +385,7 @@ fn sink(env: &Env) -> Result<Sink, String> {
     let statsd = env.boolean("USE_STATSD", true)?;
     let dog = env.boolean("USE_DOG_STATSD", false)?;
     let prometheus = env.boolean("USE_PROMETHEUS", false)?;
-    if usize::from(statsd) + usize::from(dog) + usize::from(prometheus) > 1 {
+    if [statsd, dog, prometheus].into_iter().filter(|sink| *sink).count() > 1 {
         return Err(
             "only one of USE_STATSD (true unless set), USE_DOG_STATSD and USE_PROMETHEUS can be true".to_owned()
         );
@@ -423,9 +405,6 @@ fn sink(env: &Env) -> Result<Sink, String> {
 }
 
 /// Reads a time as Go writes it: `10s`, `1h30m`, `250ms`, `0`.
-///
-/// # Errors
-/// If it is not one.
 pub fn duration(text: &str) -> Result<Duration, String> {
     if text == "0" {
         return Ok(Duration::ZERO);

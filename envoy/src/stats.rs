@@ -8,7 +8,6 @@ use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 use prometheus::{Histogram, HistogramOpts};
 use regex_lite::Regex;
 
-/// A number that only grows.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
@@ -96,7 +95,6 @@ impl LimitStats {
     }
 }
 
-/// Everything that the process counts.
 #[derive(Debug, Default)]
 pub struct Stats {
     limits: Named<LimitStats>,
@@ -106,7 +104,6 @@ pub struct Stats {
     pub config_refused: AtomicBool,
     /// When one was loaded last, in seconds since 1970.
     pub config_loaded_at: AtomicU64,
-    /// Requests that Redis could not decide in time.
     pub redis_error: Counter,
     pub service_error: Counter,
     pub total_requests: Counter,
@@ -148,7 +145,6 @@ impl Stats {
         self.limits.get(full_key, Some(of))
     }
 
-    /// Requests of a domain that no configuration speaks of.
     pub fn unknown_domain(&self, domain: &str) -> Arc<Counter> {
         self.unknown_domains.get(domain, Some(""))
     }
@@ -168,10 +164,8 @@ impl Stats {
     }
 }
 
-/// A statistic, and its name as it is published.
 pub type Published<T> = (Arc<str>, Arc<T>);
 
-/// Statistics by name.
 #[derive(Debug, Default)]
 struct Named<T>(RwLock<Names<T>>);
 
@@ -188,7 +182,6 @@ struct Names<T> {
 /// the longest. All others share one, so that a client cannot fill the memory.
 const MOST_NAMES: usize = 10_000;
 const LONGEST_NAME: usize = 512;
-/// Its name.
 const OTHER: &str = "other";
 
 impl<T: Default> Named<T> {

@@ -1,6 +1,5 @@
 //! The reference of the environment, docs/ENVIRONMENT.md, which tests compare with what `settings.rs` reads.
 
-/// The page, in Markdown.
 pub const REFERENCE: &str = include_str!("../../docs/ENVIRONMENT.md");
 
 #[cfg(test)]

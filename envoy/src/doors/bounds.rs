@@ -65,23 +65,9 @@ impl Door {
         Self { requests: semaphore(REQUESTS), watches: semaphore(WATCHES), large: semaphore(LARGE), stats }
     }
 
-    /// The ticket of one more request.
-    ///
-    /// # Errors
-    /// If there are too many.
-    pub fn request(&self) -> Result<Ticket, Status> {
-        self.ticket(&self.requests)
-    }
-
-    /// The ticket of one more client that watches.
-    ///
-    /// # Errors
-    /// If there are too many.
-    pub fn watch(&self) -> Result<Ticket, Status> {
-        self.ticket(&self.watches)
-    }
-
-    fn ticket(&self, free: &Arc<Semaphore>) -> Result<Ticket, Status> {
+    /// The ticket of one more request, or of one more client that watches, if there are not too many.
+    pub fn ticket(&self, watches: bool) -> Result<Ticket, Status> {
+        let free = if watches { &self.watches } else { &self.requests };
         let one = Arc::clone(free).try_acquire_owned().map_err(|_| self.refusal())?;
         Ok(Ticket { _one: one, _unread: None })
     }
@@ -97,26 +83,17 @@ impl Door {
         Status::resource_exhausted("too many requests at a time")
     }
 
-    /// The body of a request of HTTP, within its bounds.
-    pub fn body(&self, body: Incoming) -> RequestBody {
-        RequestBody { body, door: self.clone(), taken: 0, head: None, large: None, late: None }
+    /// The body of a request within its bounds. Of gRPC it begins with the message's length.
+    pub fn body(&self, body: Incoming, grpc: bool) -> RequestBody {
+        RequestBody { body, door: self.clone(), taken: 0, head: grpc.then_some([0; 5]), large: None, late: None }
     }
 
-    /// That of a request of gRPC, with the message's length at its begin.
-    pub fn message(&self, body: Incoming) -> RequestBody {
-        RequestBody { head: Some([0; 5]), ..self.body(body) }
-    }
-
-    /// An answer of HTTP, which takes of the budget until it is written.
-    ///
-    /// # Errors
-    /// If the budget is used up.
-    pub fn answer(&self, answer: impl Into<Bytes>) -> Result<Bytes, Status> {
+    /// An answer, which takes of the budget until it is written, and keeps its ticket as long.
+    pub fn answer(&self, answer: impl Into<Bytes>, ticket: Option<Ticket>) -> Result<Bytes, Status> {
         let answer = answer.into();
-        match answer.len().saturating_sub(SMALL) {
-            0 => Ok(answer),
-            more => Ok(held(answer, self.large(more)?)),
-        }
+        let more = answer.len().saturating_sub(SMALL);
+        let large = if more > 0 { Some(self.large(more)?) } else { None };
+        Ok(if large.is_none() && ticket.is_none() { answer } else { held(answer, (ticket, large)) })
     }
 }
 
@@ -131,7 +108,6 @@ fn held(bytes: Bytes, what: impl Send + 'static) -> Bytes {
     Bytes::from_owner(Held(bytes, what))
 }
 
-/// The place of a request among all.
 pub struct Ticket {
     _one: OwnedSemaphorePermit,
     _unread: Option<Arc<()>>,
@@ -247,17 +223,6 @@ impl<B> AnswerBody<B> {
     }
 }
 
-impl<B> AnswerBody<B> {
-    /// The bytes keep the ticket now: `h2` may have them for long after the last was taken from here.
-    fn hold(&mut self, bytes: Bytes) -> Result<Bytes, Status> {
-        let large = match bytes.len().saturating_sub(SMALL) {
-            0 => None,
-            more => Some(self.door.large(more)?),
-        };
-        Ok(held(bytes, (self.ticket.take(), large)))
-    }
-}
-
 impl<B: Body<Data = Bytes> + Unpin> Body for AnswerBody<B>
 where
     B::Error: Into<BoxError>,
@@ -268,7 +233,11 @@ where
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
         Poll::Ready(frame.map(|frame| match frame.map_err(Into::into)?.into_data() {
-            Ok(bytes) => Ok(Frame::data(self.hold(bytes)?)),
+            // The bytes keep the ticket now: `h2` may have them for long after the last was taken from here.
+            Ok(bytes) => {
+                let ticket = self.ticket.take();
+                Ok(Frame::data(self.door.answer(bytes, ticket)?))
+            }
             Err(trailers) => Ok(trailers),
         }))
     }

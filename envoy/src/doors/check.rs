@@ -57,7 +57,6 @@ fn answered(allowed: bool, limits: Enforced) -> Response {
     response
 }
 
-/// An answer that is no decision.
 fn refusal(status: StatusCode) -> Response {
     let (title, code) = (status.canonical_reason().unwrap_or_default(), status.as_u16());
     with_problem(status, format!("{{\"type\":\"about:blank\",\"title\":\"{title}\",\"status\":{code}}}"))

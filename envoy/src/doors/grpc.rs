@@ -9,7 +9,6 @@ use tonic::{Request, Response, Status};
 
 use crate::request::Service;
 
-/// The service as gRPC calls it.
 pub struct Grpc(pub Arc<Service>);
 
 #[tonic::async_trait]

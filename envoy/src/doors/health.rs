@@ -5,49 +5,38 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-/// The name that gRPC's health service knows the service by.
 const NAME: &str = "ratelimit";
+
+/// What has to be well.
+#[derive(Clone, Copy)]
+pub enum Part {
+    Redis,
+    Config,
+    /// Until SIGTERM.
+    Running,
+}
 
 /// Healthy if all parts are.
 pub struct Health {
-    redis: AtomicBool,
-    config: AtomicBool,
-    /// Until SIGTERM.
-    running: AtomicBool,
+    parts: [AtomicBool; 3],
     reporter: HealthReporter,
 }
 
 impl Health {
     pub fn new(reporter: HealthReporter, needs_config: bool) -> Self {
-        Self {
-            redis: AtomicBool::new(true),
-            config: AtomicBool::new(!needs_config),
-            running: AtomicBool::new(true),
-            reporter,
-        }
+        Self { parts: [true, !needs_config, true].map(AtomicBool::new), reporter }
     }
 
     pub fn is_healthy(&self) -> bool {
-        self.redis.load(Relaxed) && self.config.load(Relaxed) && self.running.load(Relaxed)
+        self.parts.iter().all(|part| part.load(Relaxed))
     }
 
-    pub async fn set_redis(&self, healthy: bool) {
-        if self.redis.swap(healthy, Relaxed) != healthy {
+    pub async fn set(&self, part: Part, healthy: bool) {
+        if self.parts[part as usize].swap(healthy, Relaxed) != healthy {
             self.report().await;
         }
     }
 
-    pub async fn set_config(&self, healthy: bool) {
-        self.config.store(healthy, Relaxed);
-        self.report().await;
-    }
-
-    pub async fn stop(&self) {
-        self.running.store(false, Relaxed);
-        self.report().await;
-    }
-
-    /// Tells gRPC's health service.
     pub async fn report(&self) {
         let status = if self.is_healthy() { ServingStatus::Serving } else { ServingStatus::NotServing };
         self.reporter.set_service_status(NAME, status).await;

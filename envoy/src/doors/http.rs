@@ -60,7 +60,7 @@ async fn decide(State((service, door)): State<(Arc<Service>, Door)>, body: Body)
                 Code::Ok => StatusCode::OK,
                 Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
             };
-            match door.answer(json::response(&answer)) {
+            match door.answer(json::response(&answer), None) {
                 Ok(text) => (status, [(header::CONTENT_TYPE, "application/json")], text).into_response(),
                 Err(refused) => refusal(&refused),
             }
@@ -79,13 +79,12 @@ fn refusal(status: &Status) -> Response {
     (code, format!("{}\n", status.message())).into_response()
 }
 
-/// What an operator looks at.
 pub fn debug(samples: Arc<Samples>, door: Door) -> Router {
     let service = Arc::clone(&samples.service);
     let help = "/rlconfig: print out the currently loaded configuration for debugging\n/stats: print out stats\n";
     let config = move || async move {
         let config = service.config().map(|config| config.dump()).unwrap_or_default();
-        door.answer(config).map_err(|refused| refusal(&refused))
+        door.answer(config, None).map_err(|refused| refusal(&refused))
     };
     let stats = move || async move {
         written(samples.rows().map(|sample| match sample.value {

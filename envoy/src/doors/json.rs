@@ -1,8 +1,6 @@
 //! Requests and answers as JSON, by the mapping of Protocol Buffers: names in camelCase (or as they are in the message),
 //! 64-bit numbers as strings, nothing that has its default.
 
-use std::fmt;
-
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{Entry, RateLimitOverride};
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{DescriptorStatus, RateLimit};
@@ -10,9 +8,9 @@ use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimit
 use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
 use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::google::protobuf::{Struct, UInt64Value, Value as ProtoValue};
-use serde::de::{self, Visitor};
+use serde::de;
 use serde::{Deserialize, Deserializer};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default, rename_all = "camelCase")]
@@ -57,52 +55,30 @@ struct Unit(i32);
 
 impl<'de> Deserialize<'de> for Integer {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Read;
-        impl Visitor<'_> for Read {
-            type Value = Integer;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an integer of 64 bits without a sign")
+        // 5.0 and 1e3 are integers there.
+        let whole = |value: &f64| value.fract() == 0.0 && (0.0..9_007_199_254_740_992.0).contains(value);
+        let number = match Value::deserialize(deserializer)? {
+            Value::Number(number) => {
+                number.as_u64().or_else(|| number.as_f64().filter(whole).map(|value| value as u64))
             }
-
-            fn visit_u64<E: de::Error>(self, value: u64) -> Result<Integer, E> {
-                Ok(Integer(value))
-            }
-
-            fn visit_f64<E: de::Error>(self, value: f64) -> Result<Integer, E> {
-                // 5.0 and 1e3 are integers there.
-                let whole = value.fract() == 0.0 && (0.0..9_007_199_254_740_992.0).contains(&value);
-                if whole { Ok(Integer(value as u64)) } else { Err(E::custom("not an integer")) }
-            }
-
-            fn visit_str<E: de::Error>(self, value: &str) -> Result<Integer, E> {
-                value.parse().map(Integer).map_err(E::custom)
-            }
-        }
-        deserializer.deserialize_any(Read)
+            Value::String(text) => text.parse().ok(),
+            _ => None,
+        };
+        number.map(Self).ok_or_else(|| de::Error::custom("not an integer of 64 bits without a sign"))
     }
 }
 
 impl<'de> Deserialize<'de> for Unit {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match Value::deserialize(deserializer)? {
-            Value::String(name) => RateLimitUnit::from_str_name(&name)
-                .map(|unit| Self(unit.into()))
-                .ok_or_else(|| de::Error::custom(format!("no unit '{name}'"))),
-            Value::Number(number) => number
-                .as_i64()
-                .and_then(|number| i32::try_from(number).ok())
-                .map(Self)
-                .ok_or_else(|| de::Error::custom("not a number of a unit")),
-            _ => Err(de::Error::custom("a unit is a name")),
-        }
+        let unit = match Value::deserialize(deserializer)? {
+            Value::String(name) => RateLimitUnit::from_str_name(&name).map(Into::into),
+            Value::Number(number) => number.as_i64().and_then(|number| number.try_into().ok()),
+            _ => None,
+        };
+        unit.map(Self).ok_or_else(|| de::Error::custom("not a unit"))
     }
 }
 
-/// Reads a request.
-///
-/// # Errors
-/// If it is not JSON, or not a request.
 pub fn request(body: &[u8]) -> Result<RateLimitRequest, String> {
     // serde takes a list for a structure.
     if !body.trim_ascii_start().starts_with(b"{") {
@@ -136,51 +112,39 @@ pub fn request(body: &[u8]) -> Result<RateLimitRequest, String> {
     })
 }
 
-/// The answer's text.
 pub fn response(response: &RateLimitResponse) -> String {
-    let mut fields = Map::new();
-    fields.insert("overallCode".to_owned(), json!(response.overall_code().as_str_name()));
-    if !response.statuses.is_empty() {
-        fields.insert("statuses".to_owned(), response.statuses.iter().map(status).collect());
-    }
-    if !response.response_headers_to_add.is_empty() {
-        let headers = response.response_headers_to_add.iter();
-        let headers = headers.map(|header| json!({"key": header.key, "value": header.value}));
-        fields.insert("responseHeadersToAdd".to_owned(), headers.collect());
-    }
-    if let Some(metadata) = &response.dynamic_metadata {
-        fields.insert("dynamicMetadata".to_owned(), structure(metadata));
-    }
-    Value::Object(fields).to_string()
+    let headers = response.response_headers_to_add.iter();
+    let fields = [
+        ("overallCode", json!(response.overall_code().as_str_name())),
+        ("statuses", response.statuses.iter().map(status).collect()),
+        ("responseHeadersToAdd", headers.map(|header| json!({"key": header.key, "value": header.value})).collect()),
+        ("dynamicMetadata", json!(response.dynamic_metadata.as_ref().map(structure))),
+    ];
+    object(fields).to_string()
+}
+
+/// The fields that do not have their defaults.
+fn object<const N: usize>(fields: [(&str, Value); N]) -> Value {
+    let defaults = [Value::Null, json!(0), json!(""), json!([])];
+    let set = fields.into_iter().filter(|(_, value)| !defaults.contains(value));
+    Value::Object(set.map(|(name, value)| (name.to_owned(), value)).collect())
 }
 
 fn status(status: &DescriptorStatus) -> Value {
-    let mut fields = Map::new();
-    fields.insert("code".to_owned(), json!(status.code().as_str_name()));
-    if let Some(limit) = &status.current_limit {
-        fields.insert("currentLimit".to_owned(), limit_of(limit));
-    }
-    if status.limit_remaining != 0 {
-        fields.insert("limitRemaining".to_owned(), json!(status.limit_remaining));
-    }
-    if let Some(reset) = &status.duration_until_reset {
-        fields.insert("durationUntilReset".to_owned(), json!(format!("{}s", reset.seconds)));
-    }
-    Value::Object(fields)
+    object([
+        ("code", json!(status.code().as_str_name())),
+        ("currentLimit", json!(status.current_limit.as_ref().map(limit_of))),
+        ("limitRemaining", json!(status.limit_remaining)),
+        ("durationUntilReset", json!(status.duration_until_reset.as_ref().map(|reset| format!("{}s", reset.seconds)))),
+    ])
 }
 
 fn limit_of(limit: &RateLimit) -> Value {
-    let mut fields = Map::new();
-    if !limit.name.is_empty() {
-        fields.insert("name".to_owned(), json!(limit.name));
-    }
-    if limit.requests_per_unit != 0 {
-        fields.insert("requestsPerUnit".to_owned(), json!(limit.requests_per_unit));
-    }
-    if limit.unit != 0 {
-        fields.insert("unit".to_owned(), json!(limit.unit().as_str_name()));
-    }
-    Value::Object(fields)
+    object([
+        ("name", json!(limit.name)),
+        ("requestsPerUnit", json!(limit.requests_per_unit)),
+        ("unit", json!((limit.unit != 0).then(|| limit.unit().as_str_name()))),
+    ])
 }
 
 fn structure(from: &Struct) -> Value {

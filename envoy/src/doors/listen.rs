@@ -59,7 +59,6 @@ impl Slots {
         Self { free: Arc::new(Semaphore::new(most)), most }
     }
 
-    /// How many connections are open.
     pub fn taken(&self) -> usize {
         self.most - self.free.available_permits()
     }
@@ -105,17 +104,14 @@ impl Listener {
 }
 
 /// How long connections last. A client is told when its connection has this age, sends new requests on another one, and
-/// has the grace for answers that are still open. `None`: without an end.
+/// has the grace for answers that are still open. Zero: without an end.
 #[derive(Debug, Clone, Copy)]
 pub struct Ages {
-    pub most: Option<Duration>,
-    pub grace: Option<Duration>,
+    pub most: Duration,
+    pub grace: Duration,
 }
 
-/// Listens at an address. Several processes may share it.
-///
-/// # Errors
-/// If it cannot be listened at.
+/// Several processes may share the address.
 pub fn tcp(address: &str) -> io::Result<TcpListener> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "no such address");
     for address in address.to_socket_addrs()? {
@@ -135,10 +131,7 @@ pub fn tcp(address: &str) -> io::Result<TcpListener> {
     Err(last)
 }
 
-/// Listens at a path. A socket that a process before has left behind is replaced, and nothing else is.
-///
-/// # Errors
-/// If it cannot be listened at.
+/// A socket that a process before has left behind is replaced, and nothing else is.
 pub fn unix(path: &Path) -> io::Result<UnixListener> {
     if std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
         std::fs::remove_file(path)?;
@@ -239,7 +232,7 @@ pub async fn http(
                 if let Some(peer) = peer {
                     request.extensions_mut().insert(Peer(peer));
                 }
-                router.clone().call(request.map(|body| door.body(body)))
+                router.clone().call(request.map(|body| door.body(body, false)))
             });
             let mut builder = http1::Builder::new();
             builder.timer(TokioTimer::new()).header_read_timeout(bounds::HEAD).max_buf_size(bounds::BUFFER);
@@ -255,8 +248,8 @@ pub async fn http(
     accept(Listener::Tcp(listener), slots, stopped, serve).await;
 }
 
-/// A stream of HTTP/2 whose first bytes have been read, and whose writes are not vectored. For those, `h2` copies an answer of up to 1 KiB and sends it in one write. With
-/// vectored writes, the trailers of an answer of more than 256 bytes take a second one.
+/// A stream of HTTP/2 whose first bytes have been read, and whose writes are not vectored. For those, `h2` copies an answer
+/// of up to 1 KiB and sends it in one write. With vectored writes, the trailers of an answer of more than 256 bytes take a second one.
 struct Unvectored<T> {
     stream: T,
     /// What has been read of it, and is to be read again.
@@ -318,8 +311,8 @@ async fn grpc_connection<S>(
     let answers = Arc::clone(&unread);
     let service = service_fn(move |request: Request<Incoming>| {
         let watches = request.uri().path() == WATCH;
-        let ticket = if watches { door.watch() } else { door.request() };
-        let answer = ticket.map(|ticket| (ticket, service.call(request.map(|body| door.message(body)))));
+        let answer =
+            door.ticket(watches).map(|ticket| (ticket, service.call(request.map(|body| door.body(body, true)))));
         let (door, unread) = (door.clone(), Arc::clone(&answers));
         async move {
             let (ticket, answer) = match answer {
@@ -336,31 +329,23 @@ async fn grpc_connection<S>(
     builder.keep_alive_interval(bounds::PING).keep_alive_timeout(bounds::PONG);
     let stream = Unvectored { stream: TokioIo::new(stream), preface: PREFACE };
     let mut served = pin!(builder.serve_connection(stream, service));
-    let age = async {
-        match ages.most {
-            Some(most) => tokio::time::sleep(spread(most)).await,
-            None => pending().await,
-        }
-    };
     let mut unread = pin!(unread.too_long());
     tokio::select! {
         _ = &mut served => return,
         () = &mut unread => return,
-        () = age => {}
+        () = sleep_unless_zero(spread(ages.most)) => {}
         _ = stopped.wait_for(|stopped| *stopped) => {}
     }
     served.as_mut().graceful_shutdown();
-    let grace = async {
-        match ages.grace {
-            Some(grace) => tokio::time::sleep(grace).await,
-            None => pending().await,
-        }
-    };
     tokio::select! {
         _ = served => {}
         () = unread => {}
-        () = grace => {}
+        () = sleep_unless_zero(ages.grace) => {}
     }
+}
+
+async fn sleep_unless_zero(time: Duration) {
+    if time.is_zero() { pending().await } else { tokio::time::sleep(time).await }
 }
 
 /// A tenth more or less, so that connections which were made together do not end together.

@@ -13,9 +13,7 @@ use crate::stats::Stats;
 const LABELS: [&str; 8] = ["domain", "key1", "key2", "err_type", "grpc_method", "port", "mode", "le"];
 
 /// EXTRA_TAGS as labels: what a name of Prometheus cannot have becomes `_`.
-///
-/// # Errors
-/// If two labels of a sample would have one name, which makes Prometheus refuse all.
+/// Two labels of a sample with one name would make Prometheus refuse all.
 pub fn labels(tags: &[(String, String)]) -> Result<Vec<(String, String)>, String> {
     let mut labels: Vec<(String, String)> = Vec::new();
     for (tag, value) in tags {
@@ -66,10 +64,6 @@ fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// What is no single number: times, and the process.
-///
-/// # Errors
-/// If a family is not one that Prometheus takes.
 pub fn times_and_process(stats: &Stats, tags: &[(String, String)]) -> prometheus::Result<String> {
     let mut families = [stats.response_time.0.collect(), stats.redis_time.0.collect()].concat();
     #[cfg(target_os = "linux")]

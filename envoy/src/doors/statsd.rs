@@ -15,7 +15,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The most of one UDP packet, within what every network carries.
 const PACKET: usize = 1400;
 
-/// Sends, as often as told.
 pub async fn run(sink: Sink, samples: Arc<Samples>, every: Duration, tags: Vec<(String, String)>) {
     let mut last = Sent::default();
     let mut failing = false;
@@ -42,7 +41,6 @@ pub async fn run(sink: Sink, samples: Arc<Samples>, every: Duration, tags: Vec<(
     }
 }
 
-/// What the server has been told.
 #[derive(Default)]
 struct Sent {
     /// Counters that are not 0, by name.

@@ -1,9 +1,10 @@
 //! TLS of the gRPC door: certificates that are read again when their files change, and clients that have to show one.
 
 use std::io;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use arc_swap::ArcSwap;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::client::verify_server_name;
@@ -18,19 +19,14 @@ use crate::settings::Tls;
 
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// The present configuration of TLS.
 pub struct Certificates {
     files: Tls,
     /// What the certificates of clients have to name.
     client: Option<ServerName<'static>>,
-    config: RwLock<Arc<ServerConfig>>,
+    config: ArcSwap<ServerConfig>,
 }
 
 impl Certificates {
-    /// Reads the files.
-    ///
-    /// # Errors
-    /// The file and what is wrong with it.
     pub fn read(files: &Tls) -> Result<Self, String> {
         let client = match files.san.as_str() {
             san if san.is_empty() || files.ca.is_empty() => None,
@@ -39,16 +35,12 @@ impl Certificates {
                     .map_err(|error| format!("GRPC_CLIENT_TLS_SAN '{san}': {error}"))?,
             ),
         };
-        Ok(Self { files: files.clone(), client, config: RwLock::new(server_config(files)?) })
+        Ok(Self { files: files.clone(), client, config: ArcSwap::new(server_config(files)?) })
     }
 
     /// Agrees on keys with a client, and takes it if it may come in.
-    ///
-    /// # Errors
-    /// Why it may not.
     pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) -> io::Result<TlsStream<S>> {
-        let config = Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner));
-        let stream = TlsAcceptor::from(config).accept(stream).await?;
+        let stream = TlsAcceptor::from(self.config.load_full()).accept(stream).await?;
         let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
         if let Some(name) = &self.client {
             let named = certificate
@@ -71,7 +63,7 @@ impl Certificates {
             last = changed;
             match server_config(&self.files) {
                 Ok(config) => {
-                    *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
+                    self.config.store(config);
                     tracing::warn!("the certificate was read again");
                 }
                 Err(reason) => tracing::error!("the certificate stays as it was: {reason}"),

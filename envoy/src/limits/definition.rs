@@ -119,7 +119,6 @@ trait Fields: Default {
     /// Takes a value, or passes over what means nothing here.
     fn set(&mut self, key: &str, value: &Node) -> Result<(), Refusal>;
 
-    /// Adds what the map says.
     fn add(&mut self, node: &Node) -> Result<(), Refusal> {
         // Everything but a string has been refused as a key by then.
         node.pairs()?.iter().try_for_each(|(key, value)| self.set(name_of(key), value))
@@ -132,11 +131,83 @@ trait Fields: Default {
     }
 }
 
+/// By key: the field, and what reads it. `else` takes the keys that are not named.
+macro_rules! fields {
+    ($of:ty { $($($key:literal)|+ => $field:ident: $read:expr,)* $(else => $other:expr)? }) => {
+        impl Fields for $of {
+            fn set(&mut self, key: &str, value: &Node) -> Result<(), Refusal> {
+                match key {
+                    $($($key)|+ => self.$field = $read(value)?,)*
+                    _ => { $($other(self, key, value)?;)? }
+                }
+                Ok(())
+            }
+        }
+    };
+}
+
+fields!(Definition {
+    "domain" => domain: string,
+    "descriptors" => descriptors: list(Descriptor::with_line),
+    "overrides" => overrides: string,
+    "http" => http: sources,
+    "hash_tag" => hash_tag: hash_tag,
+});
+
+fields!(Descriptor {
+    "key" => key: string,
+    "value" => value: string,
+    "descriptors" => descriptors: list(Descriptor::with_line),
+    "shadow_mode" => shadow_mode: boolean,
+    "quota_mode" => quota_mode: boolean,
+    "detailed_metric" => detailed_metric: boolean,
+    "value_to_metric" => value_to_metric: boolean,
+    "share_threshold" => share_threshold: boolean,
+    "metadata" => metadata: metadata,
+    else => Descriptor::set_limit
+});
+
+fields!(Limit {
+    "unlimited" => unlimited: boolean,
+    "name" => name: string,
+    "replaces" => replaces: list(|node| Ok(Replaced::read(node)?.name)),
+    "algorithm" => algorithm: some(string),
+    "burst" => burst: some(number),
+    "rates" => rates: list(Rate::read),
+    "concurrency" => concurrency: some(Held::read),
+    "reserve" => reserve: some(Held::read),
+    "calendar" => calendar: some(Calendar::read),
+    else => |limit: &mut Limit, key, value| limit.rate.set(key, value)
+});
+
+fields!(Rate {
+    "unit" => unit: string,
+    "requests_per_unit" => requests_per_unit: number,
+    "unit_multiplier" => unit_multiplier: some(number),
+});
+
+fields!(Held {
+    "limit" | "estimate" => units: number,
+    "lease" => lease: string,
+    "holder" => holder: string,
+});
+
+fields!(Calendar {
+    "zone" => zone: string,
+    "starts" => starts: some(number),
+});
+
+/// A limit that is replaced.
+#[derive(Default)]
+struct Replaced {
+    name: String,
+}
+
+fields!(Replaced {
+    "name" => name: string,
+});
+
 impl Definition {
-    /// Reads a file.
-    ///
-    /// # Errors
-    /// The place and the reason, as one line.
     pub fn parse(name: &str, text: &str) -> Result<Self, String> {
         let read = || {
             let Some(root) = yaml::parse(text)?.filter(|root| !root.is_null()) else { return Ok(Self::default()) };
@@ -150,123 +221,24 @@ impl Definition {
     }
 }
 
-impl Fields for Definition {
-    fn set(&mut self, key: &str, value: &Node) -> Result<(), Refusal> {
-        match key {
-            "domain" => self.domain = string(value)?,
-            "descriptors" => self.descriptors = list(value, Descriptor::with_line)?,
-            "overrides" => self.overrides = string(value)?,
-            "http" => self.http = sources(value)?,
-            "hash_tag" => {
-                self.hash_tag = match &value.kind {
-                    Kind::Scalar { scalar: Scalar::Bool(true), .. } => Some(HashTag::Domain),
-                    Kind::Scalar { scalar: Scalar::Bool(false) | Scalar::Null, .. } => None,
-                    _ => Some(HashTag::Entry(string(value)?)),
-                };
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-}
-
 impl Descriptor {
     fn with_line(node: &Node) -> Result<Self, Refusal> {
         Ok(Self { line: node.line, ..Self::read(node)? })
     }
-}
 
-impl Fields for Descriptor {
-    fn set(&mut self, key: &str, value: &Node) -> Result<(), Refusal> {
-        match key {
-            "key" => self.key = string(value)?,
-            "value" => self.value = string(value)?,
-            "rate_limit" if is_absent(value) => self.limit = None,
-            "rate_limit" => {
-                // Where it is given twice, the keys of both count.
-                let limit = self.limit.get_or_insert_default();
-                limit.line = value.line;
-                // Written as NULL it is an empty one, which is refused later for want of a unit.
-                if !value.is_null() {
-                    limit.add(value)?;
-                }
-            }
-            "descriptors" => self.descriptors = list(value, Self::with_line)?,
-            "shadow_mode" => self.shadow_mode = boolean(value)?,
-            "quota_mode" => self.quota_mode = boolean(value)?,
-            "detailed_metric" => self.detailed_metric = boolean(value)?,
-            "value_to_metric" => self.value_to_metric = boolean(value)?,
-            "share_threshold" => self.share_threshold = boolean(value)?,
-            "metadata" => self.metadata = metadata(value)?,
-            _ => {}
+    fn set_limit(&mut self, key: &str, value: &Node) -> Result<(), Refusal> {
+        if key != "rate_limit" {
+            return Ok(());
         }
-        Ok(())
-    }
-}
-
-/// A limit that is replaced.
-#[derive(Default)]
-struct Replaced(String);
-
-impl Fields for Replaced {
-    fn set(&mut self, key: &str, value: &Node) -> Result<(), Refusal> {
-        if key == "name" {
-            self.0 = string(value)?;
+        if is_absent(value) {
+            self.limit = None;
+            return Ok(());
         }
-        Ok(())
-    }
-}
-
-impl Fields for Limit {
-    fn set(&mut self, key: &str, value: &Node) -> Result<(), Refusal> {
-        match key {
-            "unlimited" => self.unlimited = boolean(value)?,
-            "name" => self.name = string(value)?,
-            "replaces" => self.replaces = list(value, |node| Ok(Replaced::read(node)?.0))?,
-            "algorithm" => self.algorithm = Some(string(value)?),
-            "burst" => self.burst = Some(number(value)?),
-            "rates" => self.rates = list(value, Rate::read)?,
-            "concurrency" => self.concurrency = Some(Held::read(value)?),
-            "reserve" => self.reserve = Some(Held::read(value)?),
-            "calendar" => self.calendar = Some(Calendar::read(value)?),
-            other => self.rate.set(other, value)?,
-        }
-        Ok(())
-    }
-}
-
-impl Fields for Rate {
-    fn set(&mut self, key: &str, value: &Node) -> Result<(), Refusal> {
-        match key {
-            "unit" => self.unit = string(value)?,
-            "requests_per_unit" => self.requests_per_unit = number(value)?,
-            "unit_multiplier" => self.unit_multiplier = Some(number(value)?),
-            _ => {}
-        }
-        Ok(())
-    }
-}
-
-impl Fields for Held {
-    fn set(&mut self, key: &str, value: &Node) -> Result<(), Refusal> {
-        match key {
-            "limit" | "estimate" => self.units = number(value)?,
-            "lease" => self.lease = string(value)?,
-            "holder" => self.holder = string(value)?,
-            _ => {}
-        }
-        Ok(())
-    }
-}
-
-impl Fields for Calendar {
-    fn set(&mut self, key: &str, value: &Node) -> Result<(), Refusal> {
-        match key {
-            "zone" => self.zone = string(value)?,
-            "starts" => self.starts = Some(number(value)?),
-            _ => {}
-        }
-        Ok(())
+        // Where it is given twice, the keys of both count.
+        let limit = self.limit.get_or_insert_default();
+        limit.line = value.line;
+        // Written as NULL it is an empty one, which is refused later for want of a unit.
+        if value.is_null() { Ok(()) } else { limit.add(value) }
     }
 }
 
@@ -320,7 +292,6 @@ fn check_keys(node: &Node, within: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The known key that was probably meant.
 fn suggestion(key: &str) -> String {
     let plain = |key: &str| key.replace(['_', '-'], "").to_ascii_lowercase();
     let own = OWN_KEYS.iter().flat_map(|(_, keys)| keys.iter());
@@ -369,12 +340,24 @@ fn number(node: &Node) -> Result<u32, Refusal> {
     })
 }
 
-fn list<T>(node: &Node, read: impl Fn(&Node) -> Result<T, Refusal>) -> Result<Vec<T>, Refusal> {
-    match &node.kind {
+fn list<T>(read: impl Fn(&Node) -> Result<T, Refusal>) -> impl Fn(&Node) -> Result<Vec<T>, Refusal> {
+    move |node| match &node.kind {
         Kind::List(items) => items.iter().map(|item| read(item)).collect(),
         Kind::Scalar { scalar: Scalar::Null, .. } => Ok(Vec::new()),
         _ => Err(Refusal::new(node.line, format!("a list is needed here, not {}", node.describe()))),
     }
+}
+
+fn some<T>(read: impl Fn(&Node) -> Result<T, Refusal>) -> impl Fn(&Node) -> Result<Option<T>, Refusal> {
+    move |node| read(node).map(Some)
+}
+
+fn hash_tag(node: &Node) -> Result<Option<HashTag>, Refusal> {
+    Ok(match &node.kind {
+        Kind::Scalar { scalar: Scalar::Bool(true), .. } => Some(HashTag::Domain),
+        Kind::Scalar { scalar: Scalar::Bool(false) | Scalar::Null, .. } => None,
+        _ => Some(HashTag::Entry(string(node)?)),
+    })
 }
 
 /// Where a request of HTTP has the values of keys.
@@ -403,11 +386,8 @@ fn sources(node: &Node) -> Result<BTreeMap<String, Source>, Refusal> {
 
 /// Metadata, as the JSON-like structure that Envoy gets it in. None where there is nothing in it.
 fn metadata(node: &Node) -> Result<Option<Struct>, Refusal> {
-    if node.is_null() {
-        return Ok(None);
-    }
-    let fields = structure(node, "")?;
-    Ok(if fields.fields.is_empty() { None } else { Some(fields) })
+    let fields = if node.is_null() { Struct::default() } else { structure(node, "")? };
+    Ok(Some(fields).filter(|fields| !fields.fields.is_empty()))
 }
 
 /// `null`: what a null as a key is called.
@@ -428,17 +408,15 @@ fn structure(node: &Node, null: &str) -> Result<Struct, Refusal> {
 
 fn json(node: &Node) -> Result<Value, Refusal> {
     let kind = match &node.kind {
-        Kind::Scalar { text, scalar } => match scalar {
+        Kind::Scalar { text, scalar } => match *scalar {
             Scalar::Null => value::Kind::NullValue(NullValue::NullValue.into()),
-            Scalar::Bool(value) => value::Kind::BoolValue(*value),
-            Scalar::Int(value) => value::Kind::NumberValue(*value as f64),
-            Scalar::Large(value) => value::Kind::NumberValue(*value as f64),
-            Scalar::Float(value) => value::Kind::NumberValue(*value),
+            Scalar::Bool(value) => value::Kind::BoolValue(value),
+            Scalar::Int(value) => value::Kind::NumberValue(value as f64),
+            Scalar::Large(value) => value::Kind::NumberValue(value as f64),
+            Scalar::Float(value) => value::Kind::NumberValue(value),
             Scalar::Text | Scalar::Merge => value::Kind::StringValue(text.clone()),
         },
-        Kind::List(items) => {
-            value::Kind::ListValue(ListValue { values: items.iter().map(|item| json(item)).collect::<Result<_, _>>()? })
-        }
+        Kind::List(_) => value::Kind::ListValue(ListValue { values: list(json)(node)? }),
         Kind::Map(_) => value::Kind::StructValue(structure(node, "<nil>")?),
     };
     Ok(Value { kind: Some(kind) })

@@ -46,9 +46,6 @@ pub async fn watch(files: Files, updates: mpsc::Sender<Update>) {
 }
 
 /// Reads a file, or all files of a folder.
-///
-/// # Errors
-/// The first thing that is wrong.
 pub fn read_all(path: &Path) -> Result<Vec<Definition>, String> {
     let metadata = fs::metadata(path).map_err(|error| error.to_string())?;
     if metadata.is_dir() {

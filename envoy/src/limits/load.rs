@@ -17,9 +17,6 @@ use crate::stats::Stats;
 
 impl Config {
     /// Makes a configuration of all that was read.
-    ///
-    /// # Errors
-    /// The first thing that cannot be, with its place.
     pub fn load(
         definitions: &[Definition],
         overrides: &Overrides,
@@ -47,10 +44,9 @@ impl Config {
                 let key = definition.overrides.clone();
                 domain.overrides = Some(Overriding { table: overrides.table(&key), key });
             }
-            let mut limits = BTreeSet::new();
-            keys(&definition.descriptors, &[], &mut limits);
-            domain.http.add(definition.http.clone(), limits);
-            let mut loader = Loader { stats, options, file: name, keys: Vec::new() };
+            domain.http.sources.extend(definition.http.clone());
+            let limits = &mut domain.http.limits;
+            let mut loader = Loader { stats, options, file: name, keys: Vec::new(), limits };
             loader.load(&mut domain.level, &format!("{}.", definition.domain), &definition.descriptors)?;
         }
         for (name, domain) in &mut config.domains {
@@ -68,6 +64,8 @@ struct Loader<'a> {
     file: &'a str,
     /// The keys down to the descriptor at hand.
     keys: Vec<&'a str>,
+    /// Those of all limits.
+    limits: &'a mut BTreeSet<Vec<String>>,
 }
 
 impl<'a> Loader<'a> {
@@ -104,6 +102,9 @@ impl<'a> Loader<'a> {
                 share_threshold: descriptor.share_threshold,
                 metadata: descriptor.metadata.clone().map(Arc::new),
             };
+            if entry.limit.is_some() {
+                self.limits.insert(self.keys.iter().map(|key| (*key).to_owned()).collect());
+            }
             self.load(&mut entry.below, &format!("{full_key}."), &descriptor.descriptors)?;
             self.keys.pop();
             level.exact.insert(key, entry);
@@ -122,13 +123,11 @@ impl<'a> Loader<'a> {
         if reserve.is_some() && !matches!(rule, Some(Kind::Fixed(_) | Kind::Sliding(_) | Kind::Calendar { .. })) {
             return Err(refuse("only fixed and sliding windows and calendars can reserve".to_owned()));
         }
-        for replaced in &limit.replaces {
-            if replaced.is_empty() {
-                return Err(refuse(format!("'{full_key}' replaces something without a name")));
-            }
-            if *replaced == limit.name {
-                return Err(refuse(format!("'{full_key}' replaces itself")));
-            }
+        if limit.replaces.iter().any(String::is_empty) {
+            return Err(refuse(format!("'{full_key}' replaces something without a name")));
+        }
+        if limit.replaces.contains(&limit.name) {
+            return Err(refuse(format!("'{full_key}' replaces itself")));
         }
         Ok(Limit {
             stats: self.stats.limit(full_key),
@@ -185,14 +184,9 @@ impl<'a> Loader<'a> {
             let rule =
                 Rule::lease(concurrency.units.into(), lease(&concurrency.lease)?).map_err(|error| error.to_string())?;
             let rate = Rate { requests_per_unit: concurrency.units, ..Rate::default() };
-            return Ok((
-                vec![shown(&rate, Unit::Unknown)],
-                Some(Kind::Concurrency {
-                    rule,
-                    // Unless it says otherwise, the descriptor itself is the entry that says whose place it is.
-                    holder: if concurrency.holder.is_empty() { key.to_owned() } else { concurrency.holder.clone() },
-                }),
-            ));
+            // Unless it says otherwise, the descriptor itself is the entry that says whose place it is.
+            let holder = if concurrency.holder.is_empty() { key.to_owned() } else { concurrency.holder.clone() };
+            return Ok((vec![shown(&rate, Unit::Unknown)], Some(Kind::Concurrency { rule, holder })));
         }
         let named = limit.algorithm.as_deref().map(Algorithm::parse).transpose()?;
         if let Some(calendar) = &limit.calendar {
@@ -238,17 +232,5 @@ fn lease(text: &str) -> Result<Duration, String> {
     match text.parse() {
         Ok(seconds) => Ok(Duration::from_secs(seconds)),
         Err(_) => duration(text).map_err(|_| format!("a lease is a time such as 60s, not '{text}'")),
-    }
-}
-
-/// The keys of all limits.
-fn keys(descriptors: &[Descriptor], above: &[String], limits: &mut BTreeSet<Vec<String>>) {
-    for descriptor in descriptors {
-        let mut keys_here = above.to_vec();
-        keys_here.push(descriptor.key.clone());
-        keys(&descriptor.descriptors, &keys_here, limits);
-        if descriptor.limit.is_some() {
-            limits.insert(keys_here);
-        }
     }
 }

@@ -5,7 +5,7 @@
 //! what has changed), and the hash is read again, in pieces, into the same table: a million of them have no room twice.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
@@ -26,7 +26,6 @@ const PIECE: usize = 1000;
 /// The most fields that the log names of those that cannot be used.
 const NAMED: usize = 10;
 
-/// The fields of one hash.
 #[derive(Debug, Default)]
 pub struct Table(RwLock<Fields>);
 
@@ -50,23 +49,18 @@ pub struct Rate {
 }
 
 impl Table {
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, Fields> {
+    fn read(&self) -> RwLockReadGuard<'_, Fields> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Fields> {
+    fn write(&self) -> RwLockWriteGuard<'_, Fields> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.read().rates.is_empty()
     }
 
     pub fn len(&self) -> usize {
         self.read().rates.len()
     }
 
-    /// The rates of a field.
     pub fn get(&self, field: &str) -> Option<Vec<Rate>> {
         self.read().rates.get(field).map(|entry| entry.rates.to_vec())
     }
@@ -111,10 +105,8 @@ impl Table {
     }
 }
 
-/// Fields with their values.
 type Piece = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// A field with its rates.
 fn parse<'a>(field: &'a [u8], value: &[u8]) -> Result<(&'a str, Box<[Rate]>), String> {
     let shown = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(100)]).into_owned();
     let refused = |reason: &str| format!("'{}' '{}': {reason}", shown(field), shown(value));
@@ -139,17 +131,14 @@ pub struct Overrides {
 }
 
 impl Overrides {
-    /// Follows hashes of a server.
     pub fn of(settings: settings::Redis, runtime: Handle) -> Self {
         Self { tables: Mutex::default(), server: Some((settings, runtime)) }
     }
 
-    /// Reads none: to check a configuration.
     pub fn none() -> Self {
         Self { tables: Mutex::default(), server: None }
     }
 
-    /// The table of the hash at this key.
     pub fn table(&self, key: &str) -> Arc<Table> {
         let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(table) = tables.get(key).and_then(Weak::upgrade) {
@@ -188,7 +177,7 @@ async fn follow_on_a_connection(
     let (sender, mut pushes) = mpsc::unbounded_channel();
     let config = AsyncConnectionConfig::new().set_push_sender(sender);
     let config = config.set_connection_timeout(Some(PATIENCE)).set_response_timeout(Some(PATIENCE));
-    let mut connection = connection_for(settings, key, &config).await?;
+    let mut connection = connection_for(settings, key, &config).await.map_err(|failure| failure.reason().to_owned())?;
     let wrong = |error: redis::RedisError| error.to_string();
     redis::cmd("CLIENT").arg("TRACKING").arg("ON").exec_async(&mut connection).await.map_err(wrong)?;
     loop {
@@ -235,11 +224,10 @@ async fn read_all(connection: &mut MultiplexedConnection, key: &str, table: &Tab
         refused.truncate(NAMED);
         cursor = next;
         if cursor == 0 {
-            break;
+            table.end();
+            return Ok(refused);
         }
     }
-    table.end();
-    Ok(refused)
 }
 
 #[cfg(test)]

@@ -52,25 +52,16 @@ impl Source {
     }
 }
 
-/// The sources of a domain.
 #[derive(Debug, Default)]
 pub struct Sources {
-    sources: BTreeMap<String, Source>,
+    pub(super) sources: BTreeMap<String, Source>,
     /// The keys of each limit, those of its descriptor last; of these a request makes its descriptors.
-    limits: BTreeSet<Vec<String>>,
+    pub(super) limits: BTreeSet<Vec<String>>,
 }
 
 impl Sources {
-    /// Adds what a file says of the domain: its sources, and the keys of each limit.
-    pub fn add(&mut self, sources: BTreeMap<String, Source>, limits: BTreeSet<Vec<String>>) {
-        self.sources.extend(sources);
-        self.limits.extend(limits);
-    }
-
     /// To be called when all files are read: keeps the limits of which all keys have a source.
-    ///
-    /// # Errors
-    /// With a key that belongs to none of these.
+    /// An error is a key that belongs to none of these.
     pub fn complete(&mut self) -> Result<(), String> {
         let Self { sources, limits } = self;
         limits.retain(|keys| keys.iter().all(|key| sources.contains_key(key)));
@@ -78,14 +69,6 @@ impl Sources {
             Some(key) => Err(key.clone()),
             None => Ok(()),
         }
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.sources.is_empty()
-    }
-
-    pub fn have_address(&self) -> bool {
-        self.sources.values().any(|source| *source == Source::Address)
     }
 
     /// The descriptors of a request: one for each limit of which all keys have a value there.

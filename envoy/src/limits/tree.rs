@@ -14,7 +14,7 @@ use envoy_types::pb::google::protobuf::Struct;
 
 use super::definition::HashTag;
 use super::overrides::{self, Table};
-use super::sources::Sources;
+use super::sources::{Source, Sources};
 use crate::few::Few;
 use crate::keys::escape;
 use crate::limit::{Algorithm, Found, Kind, Limit, Options, of_calendar, rule, seconds_of, window};
@@ -69,17 +69,10 @@ pub(super) struct Entry {
     pub(super) metadata: Option<Arc<Struct>>,
 }
 
-/// Why a descriptor cannot be served.
 #[derive(Debug, PartialEq, Eq)]
 pub struct UnknownUnit;
 
 impl Config {
-    /// Whether there is nothing in it.
-    pub fn is_empty(&self) -> bool {
-        self.domains.is_empty()
-    }
-
-    /// The domains whose descriptors lie in several slots of a cluster.
     pub fn domains_without_hash_tag(&self) -> Vec<&str> {
         let without = self.domains.iter().filter(|(_, domain)| domain.hash_tag.is_none());
         let mut names: Vec<_> = without.map(|(name, _)| name.as_str()).collect();
@@ -87,16 +80,17 @@ impl Config {
         names
     }
 
-    /// How many limits there are.
+    fn all(&self) -> impl Iterator<Item = &Arc<Limit>> {
+        self.domains.values().flat_map(|domain| domain.level.limits())
+    }
+
     pub fn limits(&self) -> usize {
-        self.domains.values().map(|domain| domain.level.limits()).sum()
+        self.all().count()
     }
 
     /// The domains, and the full keys of the limits.
     pub fn names(&self) -> HashSet<String> {
-        let mut names: HashSet<_> = self.domains.keys().cloned().collect();
-        self.domains.values().for_each(|domain| domain.level.names(&mut names));
-        names
+        self.domains.keys().chain(self.all().map(|limit| &limit.full_key)).cloned().collect()
     }
 
     /// How many limits of Redis there are.
@@ -104,19 +98,17 @@ impl Config {
         self.domains.values().filter_map(|domain| domain.overrides.as_ref()).map(|of| of.table.len()).sum()
     }
 
-    /// How many domains there are.
     pub fn domains(&self) -> usize {
         self.domains.len()
     }
 
     /// How a request of HTTP becomes descriptors of the domain, if that is said.
     pub fn http(&self, domain: &str) -> Option<&Sources> {
-        self.domains.get(domain).map(|domain| &domain.http).filter(|http| !http.is_empty())
+        self.domains.get(domain).map(|domain| &domain.http).filter(|http| !http.sources.is_empty())
     }
 
-    /// Whether addresses of clients are asked for.
     pub fn counts_addresses(&self) -> bool {
-        self.domains.values().any(|domain| domain.http.have_address())
+        self.domains.values().any(|domain| domain.http.sources.values().any(|source| *source == Source::Address))
     }
 
     pub fn domain(&self, name: &str) -> Option<&Domain> {
@@ -126,8 +118,19 @@ impl Config {
     /// All limits, a line each, and some of those of Redis.
     pub fn dump(&self) -> String {
         let mut lines = Vec::new();
+        for limit in self.all() {
+            for rate in &limit.rates {
+                lines.push(format!(
+                    "{}: unit={} requests_per_unit={}, shadow_mode: {}, quota_mode: {}\n",
+                    limit.full_key,
+                    rate.unit().as_str_name(),
+                    rate.requests_per_unit,
+                    limit.shadow_mode,
+                    limit.quota_mode
+                ));
+            }
+        }
         for (name, domain) in &self.domains {
-            domain.level.dump(&mut lines);
             let Some(Overriding { key, table }) = &domain.overrides else { continue };
             let fields = table.some(SHOWN);
             let more = table.len().saturating_sub(fields.len());
@@ -149,9 +152,6 @@ impl Config {
 impl Domain {
     /// The limit that the descriptor meets, if any: its own, where the request brings one, else that of the
     /// configuration.
-    ///
-    /// # Errors
-    /// If the request's own limit has no unit.
     pub fn find(
         &self,
         name: &str,
@@ -169,20 +169,20 @@ impl Domain {
                 None => found,
             }),
         };
-        let tag = match &self.hash_tag {
-            None => None,
-            Some(HashTag::Domain) => Some(name.to_owned()),
-            Some(HashTag::Entry(key)) => {
-                descriptor.entries.iter().find(|entry| entry.key == *key).map(|entry| entry.value.clone())
+        let tag = self.hash_tag.as_ref().and_then(|tag| match tag {
+            HashTag::Domain => Some(name),
+            HashTag::Entry(key) => {
+                descriptor.entries.iter().find(|entry| entry.key == *key).map(|entry| entry.value.as_str())
             }
-        };
-        Ok(found.map(|found| Found { hash_tag: tag.filter(|tag| !tag.is_empty()), ..found }))
+        });
+        let tag = tag.filter(|tag| !tag.is_empty()).map(str::to_owned);
+        Ok(found.map(|found| Found { hash_tag: tag, ..found }))
     }
 
     /// The rates that Redis has for the descriptor, if any.
     fn overrides(&self, descriptor: &RateLimitDescriptor) -> Option<Vec<overrides::Rate>> {
         let Overriding { table, .. } = self.overrides.as_ref()?;
-        if table.is_empty() {
+        if table.len() == 0 {
             return None;
         }
         // As in the keys of counters.
@@ -202,23 +202,24 @@ impl Domain {
 impl Found {
     /// The same limit with other rates, where it counts any.
     fn with(self, rates: &[overrides::Rate]) -> Self {
-        // In the unit of a calendar it is one of that calendar.
-        if let (Some(Kind::Calendar { unit, calendar, .. }), [rate]) = (&self.limit.rule, rates)
-            && seconds_of(*unit) == Some(rate.seconds.into())
-            && let Ok(made) = of_calendar(rate.limit, *unit, calendar)
-        {
-            let rates = vec![Shown { name: String::new(), requests_per_unit: rate.limit, unit: (*unit).into() }];
-            let limit = Limit { rates, rule: Some(made), ..(*self.limit).clone() };
-            return Self { limit: Arc::new(limit), ..self };
-        }
-        let algorithm = match &self.limit.rule {
-            Some(Kind::Fixed(_) | Kind::Calendar { .. }) => Algorithm::Fixed,
-            Some(Kind::Sliding(_)) => Algorithm::Sliding,
-            Some(Kind::Throttle(_)) => Algorithm::Throttle,
-            Some(Kind::Concurrency { .. }) | None => return self,
+        let made = match (&self.limit.rule, rates) {
+            // In the unit of a calendar it is one of that calendar.
+            (Some(Kind::Calendar { unit, calendar, .. }), [rate]) if seconds_of(*unit) == Some(rate.seconds.into()) => {
+                of_calendar(rate.limit, *unit, calendar)
+            }
+            (Some(Kind::Concurrency { .. }) | None, _) => return self,
+            (Some(kind), _) => {
+                let algorithm = match kind {
+                    Kind::Sliding(_) => Algorithm::Sliding,
+                    Kind::Throttle(_) => Algorithm::Throttle,
+                    _ => Algorithm::Fixed,
+                };
+                let windows: Result<Vec<_>, _> =
+                    rates.iter().map(|rate| window(rate.limit, rate.seconds.into())).collect();
+                windows.and_then(|windows| rule(algorithm, &windows, None))
+            }
         };
-        let windows: Result<Vec<_>, _> = rates.iter().map(|rate| window(rate.limit, rate.seconds.into())).collect();
-        let Ok(made) = windows.and_then(|windows| rule(algorithm, &windows, None)) else { return self };
+        let Ok(made) = made else { return self };
         let rates: Vec<_> = rates.iter().copied().map(shown_rate).collect();
         let limit = Limit { suffix: made.suffix(&rates), rates, rule: Some(made), ..(*self.limit).clone() };
         Self { limit: Arc::new(limit), ..self }
@@ -234,7 +235,6 @@ fn shown_rate(rate: overrides::Rate) -> Shown {
     Shown { name: String::new(), requests_per_unit: rate.limit, unit: unit.into() }
 }
 
-/// The limit that the request itself brings.
 fn overriding(
     domain: &str,
     descriptor: &RateLimitDescriptor,
@@ -259,14 +259,9 @@ fn overriding(
         suffix: rule.suffix(&rates),
         rates,
         rule: Some(rule),
-        shadow_mode: false,
-        quota_mode: false,
-        name: String::new(),
-        replaces: Vec::new(),
-        reserve: None,
-        detailed_metric: false,
+        ..Limit::default()
     };
-    Ok(Found { limit: Arc::new(limit), stats, metadata: None, shared: Vec::new(), hash_tag: None })
+    Ok(Found { limit: Arc::new(limit), stats, ..Found::default() })
 }
 
 impl Level {
@@ -353,37 +348,12 @@ impl Level {
         })
     }
 
-    fn limits(&self) -> usize {
-        self.exact.values().map(|entry| usize::from(entry.limit.is_some()) + entry.below.limits()).sum()
-    }
-
-    fn names(&self, names: &mut HashSet<String>) {
-        for entry in self.exact.values() {
-            names.extend(entry.limit.iter().map(|limit| limit.full_key.clone()));
-            entry.below.names(names);
-        }
-    }
-
-    fn dump(&self, lines: &mut Vec<String>) {
-        for entry in self.exact.values() {
-            if let Some(limit) = &entry.limit {
-                for rate in &limit.rates {
-                    lines.push(format!(
-                        "{}: unit={} requests_per_unit={}, shadow_mode: {}, quota_mode: {}\n",
-                        limit.full_key,
-                        rate.unit().as_str_name(),
-                        rate.requests_per_unit,
-                        limit.shadow_mode,
-                        limit.quota_mode
-                    ));
-                }
-            }
-            entry.below.dump(lines);
-        }
+    /// Those of the entries here and below.
+    fn limits(&self) -> Vec<&Arc<Limit>> {
+        self.exact.values().flat_map(|entry| entry.limit.iter().chain(entry.below.limits())).collect()
     }
 }
 
-/// What a pattern says of the value.
 fn under_key<'a>(pattern: &'a str, key: &str) -> &'a str {
     pattern.strip_prefix(key).and_then(|rest| rest.strip_prefix('_')).unwrap_or(pattern)
 }

@@ -1,7 +1,6 @@
 //! Configurations from an xDS server, state of the world, as Envoy Gateway serves them: an aggregated stream of messages
 //! of the type `ratelimit.config.ratelimit.v3.RateLimitConfig`, which is the rate limit service's own.
 
-use std::collections::HashMap;
 use std::error::Error;
 use std::time::Duration;
 
@@ -55,11 +54,10 @@ async fn connect(settings: &Xds) -> Result<Channel, String> {
         .tcp_keepalive_retries(Some(3));
     let endpoint = if settings.use_tls {
         let read = |path: &str| std::fs::read(path).map_err(|error| format!("{path}: {error}"));
-        let files = &settings.tls;
-        let mut tls = if files.ca.is_empty() {
-            ClientTlsConfig::new().with_enabled_roots()
-        } else {
-            ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(&files.ca)?))
+        let (files, mut tls) = (&settings.tls, ClientTlsConfig::new());
+        tls = match files.ca.as_str() {
+            "" => tls.with_enabled_roots(),
+            ca => tls.ca_certificate(Certificate::from_pem(read(ca)?)),
         };
         if !files.cert.is_empty() && !files.key.is_empty() {
             tls = tls.identity(Identity::from_pem(read(&files.cert)?, read(&files.key)?));
@@ -74,7 +72,6 @@ async fn connect(settings: &Xds) -> Result<Channel, String> {
     endpoint.connect().await.map_err(|error| chain(&error))
 }
 
-/// The error with all that it is due to.
 fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -139,11 +136,8 @@ async fn take(response: &DiscoveryResponse, updates: &mpsc::Sender<Update>) -> R
 }
 
 fn node(settings: &Xds) -> Node {
-    let fields: HashMap<_, _> = settings
-        .node_metadata
-        .iter()
-        .map(|(name, text)| (name.clone(), Value { kind: Some(value::Kind::StringValue(text.clone())) }))
-        .collect();
+    let value = |text: &String| Value { kind: Some(value::Kind::StringValue(text.clone())) };
+    let fields = settings.node_metadata.iter().map(|(name, text)| (name.clone(), value(text))).collect();
     Node { id: settings.node_id.clone(), metadata: Some(Struct { fields }), ..Default::default() }
 }
 

@@ -9,10 +9,8 @@ use std::rc::Rc;
 
 use saphyr_parser::{Event, Parser, ScalarStyle, Span, Tag};
 
-/// What is wrong, and in which line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// From 1.
     pub line: usize,
     pub reason: String,
 }
@@ -48,10 +46,8 @@ pub enum Kind {
     Map(Vec<Pair>),
 }
 
-/// A key and its value.
 pub type Pair = (Rc<Node>, Rc<Node>);
 
-/// What a scalar means.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Scalar {
     Null,
@@ -66,7 +62,6 @@ pub enum Scalar {
 }
 
 impl Node {
-    /// What a sentence calls the node.
     pub fn describe(&self) -> String {
         match &self.kind {
             Kind::Scalar { scalar: Scalar::Null, .. } => "null".to_owned(),
@@ -82,9 +77,6 @@ impl Node {
 
     /// The pairs of a map in which merge keys are replaced by what they merge, in the order in which they count: of a
     /// key given twice, the last one does.
-    ///
-    /// # Errors
-    /// If the node is not a map, or something else than maps is to be merged.
     pub fn pairs(&self) -> Result<Vec<Pair>, Refusal> {
         let mut pairs = Vec::new();
         self.collect(&mut pairs)?;
@@ -112,9 +104,6 @@ impl Node {
 }
 
 /// Reads the first document. `None` if the text has no document.
-///
-/// # Errors
-/// If it is not YAML.
 pub fn parse(text: &str) -> Result<Option<Rc<Node>>, Refusal> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     for (number, line) in text.split('\n').enumerate() {
@@ -154,7 +143,6 @@ pub fn parse(text: &str) -> Result<Option<Rc<Node>>, Refusal> {
     })
 }
 
-/// Why a text is not read.
 enum Fault {
     Refused(Refusal),
     /// A tab between a key's colon and its value.
@@ -272,25 +260,19 @@ fn resolve(text: &str, plain: bool, tag: Option<&Tag>, line: usize) -> Result<Sc
         return Ok(Scalar::Text);
     }
     let scalar = implicit(text);
-    let fits = match (tag.suffix.as_str(), &scalar) {
-        ("str", _) => return Ok(Scalar::Text),
-        ("float", Scalar::Int(integer)) => {
-            return Ok(Scalar::Float(*integer as f64));
-        }
+    match (tag.suffix.as_str(), &scalar) {
+        ("float", Scalar::Int(integer)) => Ok(Scalar::Float(*integer as f64)),
         ("bool", Scalar::Bool(_))
         | ("int", Scalar::Int(_) | Scalar::Large(_))
         | ("float", Scalar::Float(_))
         | ("null", Scalar::Null)
-        | ("merge", Scalar::Merge) => true,
-        ("timestamp", Scalar::Text) => true,
-        ("bool" | "int" | "float" | "null" | "merge" | "timestamp" | "binary", _) => false,
+        | ("merge", Scalar::Merge)
+        | ("timestamp", Scalar::Text) => Ok(scalar),
+        ("bool" | "int" | "float" | "null" | "merge" | "timestamp" | "binary", _) => {
+            Err(Refusal::new(line, format!("'{text}' is not what its tag !!{} says", tag.suffix)))
+        }
         // Other tags mean nothing here.
-        _ => return Ok(Scalar::Text),
-    };
-    if fits {
-        Ok(scalar)
-    } else {
-        Err(Refusal::new(line, format!("'{text}' is not what its tag !!{} says", tag.suffix)))
+        _ => Ok(Scalar::Text),
     }
 }
 

@@ -17,12 +17,7 @@ use crate::settings::{Redis, RedisType};
 /// How long Redis may take to say what it is.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A connection for decisions.
-///
-/// # Errors
-/// If the settings do not say where to.
 pub(super) fn connection(settings: &Redis) -> Result<Connection, Failure> {
-    let failed = |error: redis::RedisError| Failure::unavailable(error.to_string());
     Ok(match settings.kind {
         RedisType::Single => client(settings, &settings.url)?.into(),
         RedisType::Sentinel => sentinels(settings)?.into(),
@@ -37,28 +32,29 @@ pub(super) fn connection(settings: &Redis) -> Result<Connection, Failure> {
             if let Some(files) = tls(settings)? {
                 builder = builder.certs(files);
             }
-            builder.build().map_err(failed)?.into()
+            builder.build()?.into()
         }
     })
+}
+
+/// The server, or the first of a cluster.
+async fn first_server(settings: &Redis) -> Result<redis::Client, Failure> {
+    match settings.kind {
+        RedisType::Sentinel => Ok(sentinels(settings)?.async_get_client().await?),
+        RedisType::Single => client(settings, &settings.url),
+        RedisType::Cluster => client(settings, settings.url.split(',').next().unwrap_or_default()),
+    }
 }
 
 /// Says in the log which server it is.
 pub async fn describe(settings: &Redis) {
     let asked = async {
-        let client = match settings.kind {
-            RedisType::Single => client(settings, &settings.url)?,
-            RedisType::Sentinel => sentinels(settings)?
-                .async_get_client()
-                .await
-                .map_err(|error| Failure::unavailable(error.to_string()))?,
-            RedisType::Cluster => client(settings, settings.url.split(',').next().unwrap_or_default())?,
-        };
-        let address = client.get_connection_info().addr().to_string();
+        let client = first_server(settings).await?;
         let info = async {
             let mut connection = client.get_multiplexed_async_connection().await?;
             redis::cmd("INFO").arg("server").query_async::<String>(&mut connection).await
         };
-        Ok::<_, Failure>((address, info.await))
+        Ok::<_, Failure>((client.get_connection_info().addr().to_string(), info.await))
     };
     let Ok(Ok((address, info))) = tokio::time::timeout(PATIENCE, asked).await else { return };
     let info = info.unwrap_or_default();
@@ -72,64 +68,50 @@ pub async fn describe(settings: &Redis) {
 }
 
 /// A connection of its own to the server that has a key.
-///
-/// # Errors
-/// Why it cannot be had, as a sentence.
 pub async fn connection_for(
     settings: &Redis,
     key: &str,
     config: &AsyncConnectionConfig,
-) -> Result<MultiplexedConnection, String> {
-    let wrong = |error: redis::RedisError| error.to_string();
+) -> Result<MultiplexedConnection, Failure> {
     let connect = async |client: redis::Client| client.get_multiplexed_async_connection_with_config(config).await;
-    let client_of = |url: &str| client(settings, url).map_err(|failure| failure.reason().to_owned());
-    match settings.kind {
-        RedisType::Single => connect(client_of(&settings.url)?).await.map_err(wrong),
-        RedisType::Sentinel => {
-            let mut sentinels = sentinels(settings).map_err(|failure| failure.reason().to_owned())?;
-            connect(sentinels.async_get_client().await.map_err(wrong)?).await.map_err(wrong)
-        }
-        RedisType::Cluster => {
-            let mut last = "no node answers".to_owned();
-            for node in settings.url.split(',') {
-                let asked = async {
-                    let mut connection = connect(client_of(node)?).await.map_err(wrong)?;
-                    // Any node says which one has the key.
-                    let asked = redis::cmd("HLEN").arg(key).exec_async(&mut connection).await;
-                    match asked.as_ref().map_err(redis::RedisError::redirect_node) {
-                        Err(Some((node, _))) => connect(client_of(node)?).await.map_err(wrong),
-                        _ => asked.map(|()| connection).map_err(wrong),
-                    }
-                };
-                match asked.await {
-                    Ok(connection) => return Ok(connection),
-                    Err(reason) => last = reason,
-                }
+    if settings.kind != RedisType::Cluster {
+        return Ok(connect(first_server(settings).await?).await?);
+    }
+    let mut last = Failure::unavailable("no node answers");
+    for node in settings.url.split(',') {
+        let asked = async {
+            let mut connection = connect(client(settings, node)?).await?;
+            // Any node says which one has the key.
+            let asked = redis::cmd("HLEN").arg(key).exec_async(&mut connection).await;
+            match asked.as_ref().map_err(redis::RedisError::redirect_node) {
+                Err(Some((node, _))) => Ok(connect(client(settings, node)?).await?),
+                _ => Ok(asked.map(|()| connection)?),
             }
-            Err(last)
+        };
+        match asked.await {
+            Ok(connection) => return Ok(connection),
+            Err(failure) => last = failure,
         }
     }
+    Err(last)
 }
 
 fn client(settings: &Redis, url: &str) -> Result<redis::Client, Failure> {
-    let client = match tls(settings)? {
-        Some(files) => redis::Client::build_with_tls(address(settings, url)?, files),
-        None => redis::Client::open(address(settings, url)?),
-    };
-    client.map_err(|error| Failure::unavailable(error.to_string()))
+    Ok(match tls(settings)? {
+        Some(files) => redis::Client::build_with_tls(address(settings, url)?, files)?,
+        None => redis::Client::open(address(settings, url)?)?,
+    })
 }
 
 /// `name,sentinel:port,sentinel:port`: the primary of this name, which the sentinels know.
 fn sentinels(settings: &Redis) -> Result<SentinelClient, Failure> {
     let Some((name, nodes)) = settings.url.split_once(',') else {
-        return Err(Failure::unavailable(
-            "REDIS_URL must be the name of the primary and its sentinels: name,host:port,…".to_owned(),
-        ));
+        let wanted = "REDIS_URL must be the name of the primary and its sentinels: name,host:port,…";
+        return Err(Failure::unavailable(wanted));
     };
-    let failed = |error: redis::RedisError| Failure::unavailable(error.to_string());
     let nodes = nodes.split(',').map(|node| address(settings, node).map(|info| info.addr().clone()));
     let nodes = nodes.collect::<Result<Vec<_>, _>>()?;
-    let mut builder = SentinelClientBuilder::new(nodes, name, SentinelServerType::Master).map_err(failed)?;
+    let mut builder = SentinelClientBuilder::new(nodes, name, SentinelServerType::Master)?;
     if settings.tls {
         let mode = if settings.skip_hostname_verification { TlsMode::Insecure } else { TlsMode::Secure };
         builder = builder.set_client_to_redis_tls_mode(mode).set_client_to_sentinel_tls_mode(mode);
@@ -151,7 +133,7 @@ fn sentinels(settings: &Redis) -> Result<SentinelClient, Failure> {
     if let Some(password) = password {
         builder = builder.set_client_to_sentinel_password(password);
     }
-    builder.build().map_err(failed)
+    Ok(builder.build()?)
 }
 
 /// `password`, or `user:password`.
@@ -199,7 +181,6 @@ fn address(settings: &Redis, text: &str) -> Result<ConnectionInfo, Failure> {
     Ok(info.set_redis_settings(redis))
 }
 
-/// The files of TLS, where any is named.
 fn tls(settings: &Redis) -> Result<Option<TlsCertificates>, Failure> {
     let read = |path: &str| std::fs::read(path).map_err(|error| Failure::unavailable(format!("{path}: {error}")));
     let files = &settings.tls_files;

@@ -12,6 +12,7 @@ use crate::limit::Kind;
 pub const MOST_KEYS: usize = 64;
 /// The most units that one decision adds to sliding logs which are sorted sets.
 const MOST_ADDED: u64 = 1000;
+
 /// The items that can be decided together, by their positions: those of one slot, at most 64, and no key twice (two holders of
 /// one limit, two ids that reserve).
 pub fn batches(items: &[&Item], cluster: bool) -> Vec<Vec<usize>> {
@@ -43,6 +44,7 @@ pub fn batches(items: &[&Item], cluster: bool) -> Vec<Vec<usize>> {
     batches
 }
 
+/// Whether they can be decided together.
 pub fn takes_at_once<'a>(items: impl ExactSizeIterator<Item = &'a Item> + Clone, cluster: bool) -> bool {
     // Most are, which is seen without a look at each. Two of one key have holders.
     let plain = !cluster && items.len() <= MOST_KEYS && items.clone().all(|item| item.holder.is_empty());

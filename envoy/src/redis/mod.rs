@@ -7,9 +7,8 @@ mod reply;
 mod store;
 
 pub use address::{connection_for, describe};
-pub use batches::MOST_KEYS;
+pub use batches::{MOST_KEYS, batches, takes_at_once};
 pub use item::{Hold, Item};
-/// One limit after a call, or as it is.
 pub use redis_rl_client::State;
 pub use reply::Failure;
 pub use store::Store;

@@ -38,6 +38,12 @@ impl Failure {
     }
 }
 
+impl From<redis::RedisError> for Failure {
+    fn from(error: redis::RedisError) -> Self {
+        Self::unavailable(error.to_string())
+    }
+}
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         // That the service cannot log in is a matter of its connection, and not of the request.

@@ -6,7 +6,6 @@ use redis_rl_client::{Admission, Error, Limiter, Mode, Options, Rule, State};
 use smallvec::smallvec;
 
 use super::address::connection;
-use super::batches;
 use super::item::{Hold, Item};
 use super::reply::Failure;
 use crate::few::Few;
@@ -19,35 +18,27 @@ const GIVING_BACK: Duration = Duration::from_secs(1);
 /// How long Redis may take to answer for the first time.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A decision that is charged, so that it fails where those of requests fail: without memory, at a replica.
-async fn probe(limiter: &Limiter, key: &str) -> Result<(), Failure> {
-    let _ = limiter.admit(key, Rule::fixed("1000000/second").map_err(Error::from)?).await?;
-    Ok(())
-}
-
 #[derive(Debug)]
 pub struct Store {
     limiter: Limiter,
     /// The same with more time, for what gives units back.
     giving_back: Limiter,
-    cluster: bool,
+    /// Whether keys lie in slots.
+    pub cluster: bool,
     probe_key: String,
 }
 
 impl Store {
-    /// Connects.
-    ///
-    /// # Errors
-    /// If there is no server, or the settings do not say where.
     pub async fn connect(settings: &Redis, prefix: &str) -> Result<Self, Failure> {
         let connection = connection(settings)?;
         let options = Options::default().name("redis-rl-envoy").mode(settings.mode).timeout(settings.deadline);
         let limiter = Limiter::with_options(connection, options);
         // The first call finds out how the server is asked; no request should have to wait for it.
         let probe_key = format!("{prefix}redis-rl-envoy:probe");
-        probe(&limiter.with_timeout(PATIENCE), &probe_key).await?;
         let giving_back = limiter.with_timeout(settings.deadline.max(GIVING_BACK));
-        Ok(Self { limiter, giving_back, cluster: settings.kind == RedisType::Cluster, probe_key })
+        let store = Self { limiter, giving_back, cluster: settings.kind == RedisType::Cluster, probe_key };
+        store.probe_by(&store.limiter.with_timeout(PATIENCE)).await?;
+        Ok(store)
     }
 
     /// How Redis is asked; `None` before its first answer.
@@ -63,7 +54,13 @@ impl Store {
     /// is noticed, and its end.
     pub async fn probe(&self) {
         // What came of it, the limiter knows, and says in the log.
-        let _ = probe(&self.limiter, &self.probe_key).await;
+        let _ = self.probe_by(&self.limiter).await;
+    }
+
+    /// A decision that is charged, so that it fails where those of requests fail: without memory, at a replica.
+    async fn probe_by(&self, limiter: &Limiter) -> Result<(), Failure> {
+        let _ = limiter.admit(&self.probe_key, Rule::fixed("1000000/second").map_err(Error::from)?).await?;
+        Ok(())
     }
 
     /// Whether Redis is asked, and not left alone in an outage.
@@ -71,19 +68,8 @@ impl Store {
         self.limiter.is_available()
     }
 
-    /// Connections made to Redis so far.
     pub fn connections(&self) -> u64 {
         self.limiter.connections()
-    }
-
-    /// As the function of this name.
-    pub fn batches(&self, items: &[&Item]) -> Vec<Vec<usize>> {
-        batches::batches(items, self.cluster)
-    }
-
-    /// Whether they can be decided together.
-    pub fn takes_at_once<'a>(&self, items: impl ExactSizeIterator<Item = &'a Item> + Clone) -> bool {
-        batches::takes_at_once(items, self.cluster)
     }
 
     /// One decision, all or nothing. What never fits for its weight alone is a denial.
@@ -172,9 +158,9 @@ impl Store {
     /// Makes this many units of what was reserved at that time. Answers how many are in use.
     pub async fn settle(&self, item: &Item, hold: &Hold, units: u64, at: SystemTime) -> Result<u64, Failure> {
         // The cost means nothing here, but that it is one.
-        let held = Item { units: 1, force: false, ..item.clone() }.held(hold)?;
+        let held = Item { units: 1, force: false, hold: Some(hold.clone()), ..item.clone() };
         let limiter = &self.giving_back;
-        let settled = match held {
+        let settled = match held.rule()? {
             Rule::Sliding(rule) => limiter.settle(&item.key, rule, units, at).await?,
             Rule::Fixed(rule) => limiter.settle(&item.key, rule, units, at).await?,
             Rule::Calendar(rule) => limiter.settle(&item.key, rule, units, at).await?,

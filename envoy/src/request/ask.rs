@@ -12,7 +12,7 @@ use super::plan::{Plan, Refund};
 use super::reservations::Reservations;
 use crate::few::Few;
 use crate::limit::Kind;
-use crate::redis::{Failure, Hold, Item, State, Store};
+use crate::redis::{Failure, Hold, Item, State, Store, batches, takes_at_once};
 use crate::stats::Stats;
 
 /// How many turns other tasks get before a request is given up: among them is the one that reads replies.
@@ -21,7 +21,6 @@ const TURNS: usize = 16;
 /// What a request that is not small takes of the room that all have, until it is decided.
 pub type Room = Option<Arc<OwnedSemaphorePermit>>;
 
-/// What was decided about the parts of a plan, and its refunds.
 pub struct Decided {
     pub outcome: Outcome,
     pub refunded: Vec<State>,
@@ -29,7 +28,6 @@ pub struct Decided {
     pub from_cache: bool,
 }
 
-/// Who asks Redis.
 pub struct Asker {
     pub store: Arc<Store>,
     pub stats: Arc<Stats>,
@@ -71,7 +69,7 @@ impl Asker {
     async fn ask(self: &Arc<Self>, plan: &Plan, room: Room) -> Result<(Outcome, Vec<State>), Failure> {
         let Plan { parts, refunds, passing_quota, .. } = plan;
         let (started, asked) = (self.denials.started(parts), Instant::now());
-        let at_once = refunds.is_empty() && self.store.takes_at_once(parts.iter().map(|part| &part.item));
+        let at_once = refunds.is_empty() && takes_at_once(parts.iter().map(|part| &part.item), self.store.cluster);
         let decided = if at_once {
             Run::new(self, parts, *passing_quota, refunds).take_steps().await?
         } else {
@@ -157,7 +155,6 @@ impl Asker {
 /// The reply to one call: whether all of it is charged, and the states.
 type Decision = Result<(bool, Few<State>), Failure>;
 
-/// One decision that is being made.
 struct Run<'a> {
     asker: &'a Asker,
     parts: &'a [Part],
@@ -210,7 +207,7 @@ impl<'a> Run<'a> {
         let (parts, store) = (self.parts, &self.asker.store);
         let items: Few<_> = open.iter().map(|index| &parts[*index].item).collect();
         let too_heavy = |decided: &Decision| decided.as_ref().is_err_and(Failure::is_too_heavy);
-        let mut replies = if store.takes_at_once(items.iter().copied()) {
+        let mut replies = if takes_at_once(items.iter().copied(), store.cluster) {
             self.calls(1);
             let decided = store.decide(&items).await;
             if !too_heavy(&decided) {
@@ -218,7 +215,7 @@ impl<'a> Run<'a> {
             }
             vec![((0..items.len()).collect(), decided)]
         } else {
-            self.decide(&items, store.batches(&items)).await
+            self.decide(&items, batches(&items, store.cluster)).await
         };
         // Logs that take no more by one call may take it by several, and one that takes none denies by itself.
         let heavy = replies.extract_if(.., |(_, decided)| too_heavy(decided));

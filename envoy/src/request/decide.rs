@@ -30,7 +30,6 @@ pub struct Part {
     pub mode: Mode,
 }
 
-/// What was decided, by part.
 #[derive(Debug, Clone, Default)]
 pub struct Outcome {
     pub states: Few<State>,
@@ -64,7 +63,6 @@ enum Stage {
     Settled,
 }
 
-/// What has become of a part.
 #[derive(Debug)]
 struct Progress {
     stage: Stage,
@@ -80,7 +78,6 @@ pub fn give_back(state: &mut State, units: u64) {
     state.remaining = state.limit.saturating_sub(used);
 }
 
-/// Units in use.
 pub fn used(state: &State) -> u64 {
     u64::try_from(state.used).unwrap_or(0)
 }
@@ -101,20 +98,14 @@ impl<'a> Deciding<'a> {
     pub fn new(parts: &'a [Part], quota_passes: bool, refunds: usize) -> Self {
         // A check by itself is a look. Together with others it is part of the decision, where its rule can be asked for
         // nothing, and denies where nothing is left: not in shadow mode.
-        let looks = |Part { item, mode }: &Part| {
-            item.units == 0 && (parts.len() == 1 || !item.can_be_forced() || *mode == Mode::Shadow)
+        let first = |Part { item, mode }: &Part| match item.units {
+            0 if parts.len() == 1 || !item.can_be_forced() || *mode == Mode::Shadow => Stage::Look,
+            _ => Stage::Open,
         };
         Self {
             parts,
             quota_passes,
-            progress: parts
-                .iter()
-                .map(|part| Progress {
-                    stage: if looks(part) { Stage::Look } else { Stage::Open },
-                    state: None,
-                    kept: false,
-                })
-                .collect(),
+            progress: parts.iter().map(|part| Progress { stage: first(part), state: None, kept: false }).collect(),
             refunds,
             refunded: Vec::new(),
             failure: None,
@@ -156,7 +147,6 @@ impl<'a> Deciding<'a> {
         Step::Done(Ok((outcome, self.refunded.iter().filter_map(|(.., state)| *state).collect())))
     }
 
-    /// A part was looked at.
     pub fn saw(&mut self, index: usize, state: State) {
         self.progress[index].state = Some(state);
         if self.progress[index].stage == Stage::Look {

@@ -33,7 +33,6 @@ pub struct Denials {
     kept: Option<Cache<u128, Arc<Denial>, Limits, RandomState>>,
 }
 
-/// What a denial takes of the room.
 #[derive(Clone)]
 struct Limits;
 
@@ -113,7 +112,6 @@ impl Denials {
         Some(outcome)
     }
 
-    /// Remembers the outcome if it is a denial.
     pub fn remember(&self, parts: &[Part], outcome: &Outcome, started: &Started) {
         let Some(kept) = self.kept.as_ref().filter(|_| remembers(parts)) else { return };
         let both = parts.iter().zip(&outcome.states);

@@ -18,18 +18,16 @@ fn list(values: Vec<Value>) -> Value {
 
 /// `passed`: the positions of the descriptors that passed. `metadata`: by descriptor.
 pub fn dynamic_metadata(request: &RateLimitRequest, passed: &[usize], metadata: &[Option<&Struct>]) -> Struct {
-    let mut fields = HashMap::new();
-    fields.insert("domain".to_owned(), value(Kind::StringValue(request.domain.clone())));
-    fields.insert("descriptors".to_owned(), list(request.descriptors.iter().map(descriptor).collect()));
+    let descriptors = request.descriptors.iter().map(descriptor).collect();
+    let mut fields = HashMap::from([
+        ("domain".to_owned(), value(Kind::StringValue(request.domain.clone()))),
+        ("descriptors".to_owned(), list(descriptors)),
+    ]);
     if request.hits_addend != 0 {
         fields.insert("hitsAddend".to_owned(), value(Kind::NumberValue(request.hits_addend.into())));
     }
     let mut merged = Struct::default();
-    for index in passed {
-        if let Some(Some(metadata)) = metadata.get(*index) {
-            merge(&mut merged, metadata);
-        }
-    }
+    passed.iter().filter_map(|index| metadata[*index]).for_each(|metadata| merge(&mut merged, metadata));
     if !merged.fields.is_empty() {
         fields.insert("metadata".to_owned(), value(Kind::StructValue(merged)));
     }
@@ -37,21 +35,13 @@ pub fn dynamic_metadata(request: &RateLimitRequest, passed: &[usize], metadata: 
 }
 
 fn descriptor(descriptor: &RateLimitDescriptor) -> Value {
-    let mut fields = HashMap::new();
-    let entries = descriptor.entries.iter().map(|entry| {
-        let text = format!("{}={}", entry.key, entry.value);
-        value(Kind::StringValue(text))
-    });
-    fields.insert("entries".to_owned(), list(entries.collect()));
+    let entries = descriptor.entries.iter();
+    let entries = entries.map(|entry| value(Kind::StringValue(format!("{}={}", entry.key, entry.value))));
+    let mut fields = HashMap::from([("entries".to_owned(), list(entries.collect()))]);
     if let Some(limit) = &descriptor.limit {
-        let unit = limit.unit().as_str_name();
-        let mut parts = Vec::new();
-        if limit.requests_per_unit != 0 {
-            parts.push(format!("requests_per_unit:{}", limit.requests_per_unit));
-        }
-        if limit.unit != 0 {
-            parts.push(format!("unit:{unit}"));
-        }
+        let requests = (limit.requests_per_unit != 0).then(|| format!("requests_per_unit:{}", limit.requests_per_unit));
+        let unit = (limit.unit != 0).then(|| format!("unit:{}", limit.unit().as_str_name()));
+        let parts: Vec<_> = requests.into_iter().chain(unit).collect();
         fields.insert("limit".to_owned(), value(Kind::StringValue(parts.join(" "))));
     }
     if let Some(hits) = &descriptor.hits_addend {

@@ -26,20 +26,13 @@ const MOST_UNITS: u64 = (1 << 53) - 1;
 /// millisecond.
 const TURN: usize = 64;
 
-/// Counts them.
-#[derive(Default)]
-struct Turn(usize);
-
-impl Turn {
-    async fn end(&mut self) {
-        self.0 += 1;
-        if self.0.is_multiple_of(TURN) {
-            tokio::task::yield_now().await;
-        }
+/// To be called for each.
+async fn end_of_turn(index: usize) {
+    if index % TURN == TURN - 1 {
+        tokio::task::yield_now().await;
     }
 }
 
-/// What a request comes to.
 pub struct Plan {
     /// By descriptor of the request.
     pub descriptors: Few<Planned>,
@@ -49,7 +42,6 @@ pub struct Plan {
     pub passing_quota: bool,
 }
 
-/// Units that are given back.
 #[derive(Debug, Clone)]
 pub struct Refund {
     pub item: Item,
@@ -57,7 +49,6 @@ pub struct Refund {
     pub lease: Option<Duration>,
 }
 
-/// What a descriptor of the request comes to.
 pub enum Planned {
     /// No limit applies, or one that another replaces.
     NoLimit,
@@ -85,10 +76,6 @@ impl Planned {
 }
 
 impl Plan {
-    /// Plans a request.
-    ///
-    /// # Errors
-    /// If the request cannot be served, whatever the counts are.
     pub async fn new(
         request: &RateLimitRequest,
         config: &Config,
@@ -96,32 +83,25 @@ impl Plan {
         stats: &Stats,
         reservations: &Reservations,
     ) -> Result<Self, Status> {
-        let mut turn = Turn::default();
         let descriptors = match config.domain(&request.domain) {
-            Some(domain) => limits(request, domain, settings, stats, &mut turn).await?,
+            Some(domain) => limits(request, domain, settings, stats).await?,
             None => {
                 stats.unknown_domain(&request.domain).add(request.descriptors.len() as u64);
                 request.descriptors.iter().map(|_| Planned::NoLimit).collect()
             }
         };
         let mut plan = Self { descriptors, parts: Few::new(), refunds: Vec::new(), passing_quota: false };
-        plan.share_parts(request, settings, reservations, &mut turn).await;
+        plan.share_parts(request, settings, reservations).await;
         Ok(plan)
     }
 
     /// Makes parts and refunds of the limits. The same key twice is one part with the sum of the hits.
-    async fn share_parts(
-        &mut self,
-        request: &RateLimitRequest,
-        settings: &Settings,
-        reservations: &Reservations,
-        turn: &mut Turn,
-    ) {
+    async fn share_parts(&mut self, request: &RateLimitRequest, settings: &Settings, reservations: &Reservations) {
         // By a hash that no client can choose; one descriptor needs none.
         let (mut seen, hasher) = (HashMap::new(), RandomState::new());
         let several = request.descriptors.len() > 1;
-        for (descriptor, planned) in request.descriptors.iter().zip(&mut self.descriptors) {
-            turn.end().await;
+        for (index, (descriptor, planned)) in request.descriptors.iter().zip(&mut self.descriptors).enumerate() {
+            end_of_turn(index).await;
             let Planned::Limited(used) = planned else { continue };
             let limit = &used.found.limit;
             self.passing_quota |= limit.shadow_mode && (limit.quota_mode || settings.quota_mode);
@@ -186,13 +166,12 @@ async fn limits(
     domain: &Domain,
     settings: &Settings,
     stats: &Stats,
-    turn: &mut Turn,
 ) -> Result<Few<Planned>, Status> {
     let options = settings.options();
     let mut replaced = HashSet::new();
     let mut limits = Few::with_capacity(request.descriptors.len());
-    for descriptor in &request.descriptors {
-        turn.end().await;
+    for (index, descriptor) in request.descriptors.iter().enumerate() {
+        end_of_turn(index).await;
         let found = domain
             .find(&request.domain, descriptor, stats, &options)
             .map_err(|UnknownUnit| Status::invalid_argument("the limit of a descriptor has no unit"))?;

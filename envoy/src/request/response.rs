@@ -17,7 +17,6 @@ use crate::redis::State;
 use crate::settings::{Headers, OnError, Settings};
 use crate::stats::Stats;
 
-/// The response to a request that was decided.
 pub fn decided(
     request: &RateLimitRequest,
     plan: &Plan,
@@ -90,8 +89,7 @@ pub fn decided(
 /// The limits that are enforced, and their states, for the headers of HTTP.
 pub fn enforced(plan: &Plan, decided: &Decided, settings: &Settings) -> Vec<(Rule, State)> {
     let limits = plan.descriptors.iter().filter_map(Planned::limit);
-    let enforced = limits.filter(|used| !(settings.shadow_mode || used.found.limit.shadow_mode || used.returns));
-    let described = enforced.filter_map(|used| {
+    let described = limits.filter(|used| is_enforced(used, settings)).filter_map(|used| {
         let state = *decided.outcome.states.get(used.part)?;
         Some((used.found.limit.rule.as_ref()?.named(&used.found.limit.name), state))
     });
@@ -104,15 +102,10 @@ pub fn undecided(plan: &Plan, settings: &Settings) -> RateLimitResponse {
     let statuses = plan.descriptors.iter().map(|planned| match planned {
         Planned::Unlimited => unlimited_status(),
         Planned::Limited(used) if settings.on_error == OnError::Deny => {
-            let enforced = !(settings.shadow_mode || used.found.limit.shadow_mode || used.returns);
-            if enforced {
-                code = Code::OverLimit;
-            }
-            DescriptorStatus {
-                code: if enforced { Code::OverLimit } else { Code::Ok }.into(),
-                current_limit: used.found.limit.rates.first().cloned(),
-                ..DescriptorStatus::default()
-            }
+            let status = if is_enforced(used, settings) { Code::OverLimit } else { Code::Ok };
+            code = code.max(status);
+            let current_limit = used.found.limit.rates.first().cloned();
+            DescriptorStatus { code: status.into(), current_limit, ..DescriptorStatus::default() }
         }
         _ => DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() },
     });
@@ -120,12 +113,14 @@ pub fn undecided(plan: &Plan, settings: &Settings) -> RateLimitResponse {
     RateLimitResponse { overall_code: code.into(), statuses, ..RateLimitResponse::default() }
 }
 
-/// The number of hits from which a limit is nearly reached.
+fn is_enforced(used: &LimitUse, settings: &Settings) -> bool {
+    !(settings.shadow_mode || used.found.limit.shadow_mode || used.returns)
+}
+
 fn near(state: &State, ratio: f32) -> u64 {
     (state.limit as f32 * ratio).floor() as u64
 }
 
-/// Counts the hits of a descriptor.
 fn count(used: &LimitUse, plan: &Plan, decided: &Decided, near_limit_ratio: f32) {
     let (stats, hits) = (&used.found.stats, used.hits);
     let state = &decided.outcome.states[used.part];

@@ -26,7 +26,6 @@ const MOST_DESCRIPTORS: usize = 1000;
 /// How much of requests is decided at a time, of all that are not small. A piece is a descriptor or an entry, and a kilobyte of
 /// an entry's text.
 const PIECES: usize = 40_000;
-/// What is small.
 const FEW: usize = 32;
 
 /// The limits that are enforced, and their states. `None` where Redis was not available and ON_ERROR says what follows.
@@ -81,34 +80,16 @@ impl Service {
         &self.asker.store
     }
 
-    /// How many denials are remembered.
     pub fn remembered(&self) -> usize {
         self.asker.denials.len()
     }
 
-    /// How many limits the configuration has.
-    pub fn limits(&self) -> usize {
-        self.config().map_or(0, |config| config.limits())
-    }
-
-    /// How many limits Redis has in place of those.
-    pub fn overrides(&self) -> usize {
-        self.config().map_or(0, |config| config.overrides())
-    }
-
-    /// Answers.
-    ///
-    /// # Errors
-    /// As Envoy's rate limit service words them.
     pub async fn answer(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Status> {
         let (plan, decided) = self.decide(request).await?;
         self.respond(request, &plan, &decided)
     }
 
     /// As `answer`, for a caller in another runtime.
-    ///
-    /// # Errors
-    /// Those of `answer`.
     pub async fn answer_from_outside(
         self: Arc<Self>,
         request: RateLimitRequest,

@@ -1,12 +1,12 @@
 //! What limits are: how they count, in which units, and which a descriptor has met.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::RateLimit as Shown;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 use envoy_types::pb::google::protobuf::Struct;
-use redis_rl_client::{InvalidArgument, Rule, Window};
+use redis_rl_client::{Blocks, InvalidArgument, Limiter, Rule, Window};
 
 use crate::stats::LimitStats;
 
@@ -56,6 +56,57 @@ pub struct Limit {
     pub replaces: Vec<String>,
     pub reserve: Option<Reserve>,
     pub detailed_metric: bool,
+    pub block: Option<Arc<Block>>,
+}
+
+/// Units of a sliding limit that this process reserves in one call, and spends by itself.
+#[derive(Debug)]
+pub struct Block {
+    /// As it is configured: that of the limit is longer.
+    pub given: redis_rl_client::Sliding,
+    units: u64,
+    pub within: Duration,
+    blocks: OnceLock<Blocks>,
+}
+
+/// The service waits for unspent units when it ends.
+pub const LONGEST_BLOCK: Duration = Duration::from_secs(10);
+
+impl Block {
+    pub fn blocks(&self, limiter: &Limiter) -> Result<&Blocks, InvalidArgument> {
+        if let Some(blocks) = self.blocks.get() {
+            return Ok(blocks);
+        }
+        let blocks = Blocks::new(limiter, &self.given, self.units, self.within)?;
+        Ok(self.blocks.get_or_init(|| blocks))
+    }
+}
+
+impl Limit {
+    /// From now on units are taken in blocks where a request meets this limit alone. Elsewhere it is asked for by the
+    /// same key and rule.
+    pub fn take_blocks(&mut self, units: u64, within: Duration) -> Result<(), String> {
+        let (Some(Kind::Sliding(given)), [_], None) = (&self.rule, &self.rates[..], &self.reserve) else {
+            return Err("only a limit with 'algorithm: sliding', one rate and no 'reserve' has one".to_owned());
+        };
+        if within > LONGEST_BLOCK {
+            return Err(format!("it is spent within at most {LONGEST_BLOCK:?}"));
+        }
+        let given = given.clone();
+        // Makes no connection: nobody asks this limiter.
+        let limiter = Limiter::open("redis://localhost").map_err(|error| error.to_string())?;
+        let blocks = Blocks::new(&limiter, &given, units, within).map_err(|error| error.to_string())?;
+        self.suffix = String::from_utf8_lossy(&blocks.key(&self.suffix)).into_owned();
+        self.rule = Some(Kind::Sliding(blocks.rule().clone()));
+        self.block = Some(Arc::new(Block { given, units, within, blocks: OnceLock::new() }));
+        Ok(())
+    }
+
+    /// The rule by which clients know the limit, for HTTP headers.
+    pub fn shown_rule(&self) -> Option<Rule> {
+        let kind = self.block.as_ref().map(|block| Kind::Sliding(block.given.clone()));
+        Some(kind.as_ref().or(self.rule.as_ref())?.named(&self.name))
+    }
 }
 
 /// Units that a check takes, until the hits of the same request are known. The value of the entry with the key `holder` names

@@ -88,7 +88,7 @@ fn serve_with(settings: Settings) -> std::io::Result<Result<(), String>> {
 
 fn check(paths: &[&str]) -> ExitCode {
     let mut failed = false;
-    let checked = Settings::from_env().map(|settings| settings.options());
+    let checked = Settings::from_env().map(|settings| settings.options);
     for path in paths {
         let loaded = checked.clone().and_then(|options| {
             let definitions = limits::files::read_all(std::path::Path::new(path))?;

@@ -23,6 +23,7 @@ use crate::doors::listen::{self, Ages, Ports, Slots};
 use crate::doors::samples::Samples;
 use crate::doors::tls::Certificates;
 use crate::doors::{http, metrics, statsd};
+use crate::limit::LONGEST_BLOCK;
 use crate::limits::overrides::Overrides;
 use crate::limits::tree::Config;
 use crate::limits::{Origin, Update, files, xds};
@@ -35,6 +36,8 @@ use crate::stats::Stats;
 const NOTICE: Duration = Duration::from_secs(1);
 /// How long requests that have come in may take then.
 const DRAIN: Duration = Duration::from_secs(10);
+/// How long units of blocks take to be given back.
+const GIVING_BACK: Duration = Duration::from_millis(250);
 
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
@@ -54,14 +57,14 @@ pub async fn run(settings: Settings, background: &Handle) -> Result<(), String> 
     tokio::select! {
         served = serve(&settings, stopped, background) => served,
         // Before there is anything to drain.
-        () = async { let _ = early.wait_for(|stopped| *stopped).await; tokio::time::sleep(NOTICE + DRAIN + Duration::from_secs(5)).await } => Ok(()),
+        () = async { let _ = early.wait_for(|stopped| *stopped).await; tokio::time::sleep(NOTICE + DRAIN + LONGEST_BLOCK + Duration::from_secs(5)).await } => Ok(()),
     }
 }
 
 async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, background: &Handle) -> Result<(), String> {
     let certificates = settings.grpc_tls.as_ref().map(Certificates::read).transpose()?.map(Arc::new);
-    let Some(store) = connect(settings, stopped.clone()).await? else { return Ok(()) };
     let stats = Arc::new(Stats::default());
+    let Some(store) = connect(settings, &stats, stopped.clone()).await? else { return Ok(()) };
     let service = Arc::new(Service::new(settings, Arc::clone(&store), Arc::clone(&stats)));
     let (reporter, health_service) = tonic_health::server::health_reporter();
     let health = Arc::new(Health::new(reporter, settings.healthy_with_config));
@@ -131,6 +134,7 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, background: 
     }
     let ages = Ages { most: settings.max_connection_age, grace: settings.max_connection_age_grace };
     let door = Door::new(stats);
+    let blocks_of = Arc::clone(&service);
     let limits = RateLimitServiceServer::new(Grpc(service)).max_decoding_message_size(bounds::MESSAGE);
     let routes = Routes::new(limits.clone()).add_service(health_service).prepare();
     // Nearly all calls are of one method, and spare the way through the routes.
@@ -156,16 +160,25 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, background: 
         () = served => {}
         () = ended => {}
     }
+    let unspent = blocks_of.config().map(|config| config.longest_block()).unwrap_or_default();
+    if !unspent.is_zero() {
+        // The client gives them back at the end of their time.
+        tokio::time::sleep(unspent + GIVING_BACK).await;
+    }
     Ok(())
 }
 
 /// Connects to Redis, again and again until it is there. `None` if the service is told to end meanwhile.
-async fn connect(settings: &Settings, mut stopped: watch::Receiver<bool>) -> Result<Option<Arc<Store>>, String> {
+async fn connect(
+    settings: &Settings,
+    stats: &Arc<Stats>,
+    mut stopped: watch::Receiver<bool>,
+) -> Result<Option<Arc<Store>>, String> {
     let redis = &settings.redis;
     let start = Instant::now();
     let mut wait = redis.startup_initial;
     loop {
-        let failure = match Store::connect(redis, &settings.key_prefix).await {
+        let failure = match Store::connect(redis, &settings.key_prefix, Arc::clone(stats)).await {
             Ok(store) => {
                 describe(redis).await;
                 return Ok(Some(Arc::new(store)));
@@ -209,9 +222,9 @@ struct Loader {
 impl Loader {
     async fn load(&self, update: Update) {
         let stats = &self.service.stats;
-        let options = self.settings.options();
-        let loaded =
-            update.definitions.and_then(|definitions| Config::load(&definitions, &self.overrides, stats, &options));
+        let loaded = update
+            .definitions
+            .and_then(|definitions| Config::load(&definitions, &self.overrides, stats, &self.settings.options));
         let taken = match loaded {
             Ok(config) => {
                 self.warn(&config);

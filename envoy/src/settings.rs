@@ -112,8 +112,7 @@ pub struct Settings {
     pub xds: Option<Xds>,
     pub force_start: bool,
     pub healthy_with_config: bool,
-    pub merge_domains: bool,
-    pub algorithm: Algorithm,
+    pub options: Options,
     pub on_error: OnError,
     pub redis: Redis,
     pub key_prefix: String,
@@ -224,11 +223,6 @@ impl Env {
 }
 
 impl Settings {
-    /// What all configurations share.
-    pub fn options(&self) -> Options {
-        Options { merge_domains: self.merge_domains, algorithm: self.algorithm }
-    }
-
     pub fn from_env() -> Result<Self, String> {
         // No variable here is text that is not UTF-8; one with such a value is refused as what it becomes.
         let text = |text: OsString| text.to_string_lossy().into_owned();
@@ -343,9 +337,11 @@ impl Settings {
             xds,
             force_start: env.boolean("FORCE_START_WITHOUT_INITIAL_CONFIG", false)?,
             healthy_with_config: env.boolean("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", false)?,
-            merge_domains: env.boolean("MERGE_DOMAIN_CONFIG", false)?,
-            algorithm: Algorithm::parse(&env.text("DEFAULT_ALGORITHM", "fixed"))
-                .map_err(|error| format!("DEFAULT_ALGORITHM: {error}"))?,
+            options: Options {
+                merge_domains: env.boolean("MERGE_DOMAIN_CONFIG", false)?,
+                algorithm: Algorithm::parse(&env.text("DEFAULT_ALGORITHM", "fixed"))
+                    .map_err(|error| format!("DEFAULT_ALGORITHM: {error}"))?,
+            },
             on_error: env.one_of("ON_ERROR", OnError::Error, &on_errors)?,
             redis,
             key_prefix: env.text("CACHE_KEY_PREFIX", ""),

@@ -70,6 +70,7 @@ counters! {
         failed_closed: "Requests denied because Redis could not be asked.",
         refunded_units: "Units given back by negative hits.",
         deny_cache_hits: "Requests answered by the deny cache.",
+        block_hits: "Requests of limits with blocks that took no call.",
         redis_calls: "Calls of Redis.",
         undecided_units: "Units that are, or may be, charged for requests that were not let in.",
         refused_requests: "Requests refused because those before them take all that they may.",

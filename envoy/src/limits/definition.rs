@@ -66,6 +66,7 @@ pub struct Limit {
     pub concurrency: Option<Held>,
     pub reserve: Option<Held>,
     pub calendar: Option<Calendar>,
+    pub block: Option<Held>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -75,11 +76,13 @@ pub struct Rate {
     pub unit_multiplier: Option<u32>,
 }
 
-/// Places that are held (`concurrency`), or units that a check reserves until the hits of the same request are known.
+/// Places that are held (`concurrency`), units that a check reserves until the hits of the same request are known, or a block
+/// of units that a process reserves.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Held {
-    /// `limit`, or `estimate`.
+    /// `limit`, `estimate`, or `units`.
     pub units: u32,
+    /// Or `within`.
     pub lease: String,
     pub holder: String,
 }
@@ -105,13 +108,14 @@ const KEYS: [&str; 16] = [
 ];
 
 /// The keys of this service, by the map that they stand in.
-const OWN_KEYS: [(&str, &[&str]); 6] = [
+const OWN_KEYS: [(&str, &[&str]); 7] = [
     ("", &["hash_tag", "http", "overrides"]),
-    ("rate_limit", &["algorithm", "burst", "calendar", "concurrency", "rates", "reserve", "unit_multiplier"]),
+    ("rate_limit", &["algorithm", "block", "burst", "calendar", "concurrency", "rates", "reserve", "unit_multiplier"]),
     ("rates", &["unit_multiplier"]),
     ("concurrency", &["limit", "lease", "holder"]),
     ("reserve", &["estimate", "lease", "holder"]),
     ("calendar", &["zone", "starts"]),
+    ("block", &["units", "within"]),
 ];
 
 /// A map of fixed keys.
@@ -177,6 +181,7 @@ fields!(Limit {
     "concurrency" => concurrency: some(Held::read),
     "reserve" => reserve: some(Held::read),
     "calendar" => calendar: some(Calendar::read),
+    "block" => block: some(Held::read),
     else => |limit: &mut Limit, key, value| limit.rate.set(key, value)
 });
 
@@ -187,8 +192,8 @@ fields!(Rate {
 });
 
 fields!(Held {
-    "limit" | "estimate" => units: number,
-    "lease" => lease: string,
+    "limit" | "estimate" | "units" => units: number,
+    "lease" | "within" => lease: string,
     "holder" => holder: string,
 });
 

@@ -8,7 +8,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::RateLim
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 use redis_rl_client::Rule;
 
-use super::definition::{self, Definition, Descriptor, Rate};
+use super::definition::{self, Definition, Descriptor, Held, Rate};
 use super::overrides::Overrides;
 use super::tree::{Config, Entry, Level, Overriding, Pattern};
 use crate::limit::{Algorithm, Kind, Limit, Options, Reserve, of_calendar, rule, unit_of, window};
@@ -129,7 +129,7 @@ impl<'a> Loader<'a> {
         if limit.replaces.contains(&limit.name) {
             return Err(refuse(format!("'{full_key}' replaces itself")));
         }
-        Ok(Limit {
+        let mut made = Limit {
             stats: self.stats.limit(full_key),
             full_key: full_key.to_owned(),
             suffix: rule.as_ref().map(|rule| rule.suffix(&rates)).unwrap_or_default(),
@@ -141,10 +141,16 @@ impl<'a> Loader<'a> {
             replaces: limit.replaces.clone(),
             reserve,
             detailed_metric: descriptor.detailed_metric,
-        })
+            block: None,
+        };
+        if let Some(Held { units, lease, .. }) = &limit.block {
+            let taken = duration(lease).and_then(|within| made.take_blocks((*units).into(), within));
+            taken.map_err(|reason| refuse(format!("block: {reason}")))?;
+        }
+        Ok(made)
     }
 
-    fn reserve(&self, reserve: &definition::Held) -> Result<Reserve, String> {
+    fn reserve(&self, reserve: &Held) -> Result<Reserve, String> {
         if reserve.units == 0 {
             return Err("an estimate is at least 1".to_owned());
         }

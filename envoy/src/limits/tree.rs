@@ -6,6 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::RateLimit as Shown;
@@ -96,6 +97,11 @@ impl Config {
     /// How many limits of Redis there are.
     pub fn overrides(&self) -> usize {
         self.domains.values().filter_map(|domain| domain.overrides.as_ref()).map(|of| of.table.len()).sum()
+    }
+
+    /// How long units of a block may stay unspent.
+    pub fn longest_block(&self) -> Duration {
+        self.all().filter_map(|limit| limit.block.as_ref()).map(|block| block.within).max().unwrap_or_default()
     }
 
     pub fn domains(&self) -> usize {
@@ -221,7 +227,8 @@ impl Found {
         };
         let Ok(made) = made else { return self };
         let rates: Vec<_> = rates.iter().copied().map(shown_rate).collect();
-        let limit = Limit { suffix: made.suffix(&rates), rates, rule: Some(made), ..(*self.limit).clone() };
+        let limit =
+            Limit { suffix: made.suffix(&rates), rates, rule: Some(made), block: None, ..(*self.limit).clone() };
         Self { limit: Arc::new(limit), ..self }
     }
 }
@@ -409,7 +416,7 @@ mod tests {
 ";
 
     fn found(config: &Config, descriptor: &RateLimitDescriptor) -> Result<Option<Found>, UnknownUnit> {
-        config.domain("d").unwrap().find("d", descriptor, &Stats::default(), &settings(&[]).options())
+        config.domain("d").unwrap().find("d", descriptor, &Stats::default(), &settings(&[]).options)
     }
 
     #[test]

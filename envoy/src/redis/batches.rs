@@ -63,7 +63,7 @@ mod tests {
 
     fn item(key: &str, holder: &str) -> Item {
         let kind = Kind::Sliding(Rule::sliding("10/minute").unwrap());
-        Item { key: key.into(), kind, units: 1, force: false, holder: holder.to_owned(), hold: None }
+        Item { key: key.into(), kind, units: 1, force: false, holder: holder.to_owned(), hold: None, block: None }
     }
 
     fn batches_of(items: &[Item], cluster: bool) -> Vec<Vec<usize>> {

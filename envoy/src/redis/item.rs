@@ -1,11 +1,12 @@
 //! What a call of Redis is about.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use redis_rl_client::{Error, Rule};
 
 use super::reply::Failure;
-use crate::limit::Kind;
+use crate::limit::{Block, Kind};
 
 #[derive(Debug, Clone)]
 pub struct Item {
@@ -18,6 +19,8 @@ pub struct Item {
     pub holder: String,
     /// Under which the units are reserved, or settled.
     pub hold: Option<Hold>,
+    /// Where units may be taken from a block.
+    pub block: Option<Arc<Block>>,
 }
 
 /// Under which a request reserves units, or settles them.

@@ -1,5 +1,7 @@
 //! Redis, as the service asks it.
 
+use std::cell::Cell;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use redis_rl_client::{Admission, Error, Limiter, Mode, Options, Rule, State};
@@ -9,8 +11,9 @@ use super::address::connection;
 use super::item::{Hold, Item};
 use super::reply::Failure;
 use crate::few::Few;
-use crate::limit::Kind;
+use crate::limit::{Block, Kind};
 use crate::settings::{Redis, RedisType};
+use crate::stats::Stats;
 
 /// How long a call that gives units back may take at least: the response has its own deadline and does not wait for it.
 const GIVING_BACK: Duration = Duration::from_secs(1);
@@ -26,17 +29,24 @@ pub struct Store {
     /// Whether keys lie in slots.
     pub cluster: bool,
     probe_key: String,
+    stats: Arc<Stats>,
+}
+
+thread_local! {
+    /// Whether the decision that this thread has heard of last took no call.
+    static FROM_MEMORY: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Store {
-    pub async fn connect(settings: &Redis, prefix: &str) -> Result<Self, Failure> {
+    pub async fn connect(settings: &Redis, prefix: &str, stats: Arc<Stats>) -> Result<Self, Failure> {
         let connection = connection(settings)?;
         let options = Options::default().name("redis-rl-envoy").mode(settings.mode).timeout(settings.deadline);
+        let options = options.hook(|event| FROM_MEMORY.set(event.from_memory));
         let limiter = Limiter::with_options(connection, options);
         // The first call finds out how the server is asked; no request should have to wait for it.
         let probe_key = format!("{prefix}redis-rl-envoy:probe");
         let giving_back = limiter.with_timeout(settings.deadline.max(GIVING_BACK));
-        let store = Self { limiter, giving_back, cluster: settings.kind == RedisType::Cluster, probe_key };
+        let store = Self { limiter, giving_back, cluster: settings.kind == RedisType::Cluster, probe_key, stats };
         store.probe_by(&store.limiter.with_timeout(PATIENCE)).await?;
         Ok(store)
     }
@@ -82,6 +92,12 @@ impl Store {
 
     async fn ask(&self, items: &[&Item]) -> Result<(bool, Few<State>), Failure> {
         if let [item] = items
+            && let Some(block) = item.block.as_ref().filter(|_| !item.force && item.units > 0)
+        {
+            return self.ask_block(item, block).await;
+        }
+        self.called();
+        if let [item] = items
             // The plain form of a fixed window would count its denials.
             && (item.hold.is_some() || !matches!(item.kind, Kind::Fixed(_) | Kind::Calendar { .. }))
         {
@@ -110,6 +126,26 @@ impl Store {
         Ok((decision.allowed, decision.each.iter().map(|decision| decision.state()).collect()))
     }
 
+    async fn ask_block(&self, item: &Item, block: &Block) -> Result<(bool, Few<State>), Failure> {
+        let blocks = block.blocks(&self.limiter).map_err(Error::from)?;
+        // The client adds it again.
+        let key = item.key.strip_suffix(blocks.key("").as_slice()).unwrap_or(&item.key);
+        let decided = blocks.hit(key, item.units).await;
+        // The hook has been called just before, by this thread.
+        let own = &self.stats.own;
+        match (FROM_MEMORY.get(), &decided) {
+            (true, Ok(_)) => own.block_hits.inc(),
+            (true, Err(_)) => {}
+            (false, _) => own.redis_calls.inc(),
+        }
+        let state = decided?.state();
+        Ok((state.allowed, smallvec![state]))
+    }
+
+    fn called(&self) {
+        self.stats.own.redis_calls.inc();
+    }
+
     /// The state as it is; `allowed` says whether the units fit, or any unit if there are none. Of places, the state that
     /// the holder would make.
     pub async fn peek(&self, item: &Item) -> Result<State, Failure> {
@@ -124,6 +160,7 @@ impl Store {
     }
 
     async fn look(&self, item: &Item) -> Result<State, Failure> {
+        self.called();
         Ok(self.limiter.peek(&item.key, item.rule()?).await?.state())
     }
 
@@ -142,6 +179,7 @@ impl Store {
             let used = self.settle(item, hold, 0, at.unwrap_or(hold.at)).await?;
             return Ok((*units, used));
         }
+        self.called();
         let refund = match (kind, at) {
             (Kind::Fixed(rule), None) => limiter.refund(key, rule.clone().cost(*units)).await?,
             (Kind::Fixed(rule), Some(at)) => limiter.refund_at(key, rule.clone().cost(*units), at).await?,
@@ -160,6 +198,7 @@ impl Store {
         // The cost means nothing here, but that it is one.
         let held = Item { units: 1, force: false, hold: Some(hold.clone()), ..item.clone() };
         let limiter = &self.giving_back;
+        self.called();
         let settled = match held.rule()? {
             Rule::Sliding(rule) => limiter.settle(&item.key, rule, units, at).await?,
             Rule::Fixed(rule) => limiter.settle(&item.key, rule, units, at).await?,

@@ -75,8 +75,10 @@ impl Asker {
         } else {
             // It goes on when the caller does not wait any longer, so that nothing stays done for a request without a decision.
             let (answer, answered) = oneshot::channel();
-            let (asker, parts, refunds, passing_quota) =
+            let (asker, mut parts, refunds, passing_quota) =
                 (Arc::clone(self), parts.clone(), refunds.clone(), *passing_quota);
+            // What is given back has to have a stamp of its own.
+            parts.iter_mut().for_each(|part| part.item.block = None);
             tokio::spawn(async move {
                 let _room = room;
                 let mut run = Run::new(&asker, &parts, passing_quota, &refunds);
@@ -108,7 +110,6 @@ impl Asker {
         self.denials.forget(&item.key);
         let (mut refunded, mut hold, mut used) = (0, None, None);
         if item.units > 0 {
-            self.stats.own.redis_calls.inc();
             let done = match lease {
                 Some(lease) => {
                     let taken = self.reservations.take(&item.key, &item.holder, *lease);
@@ -138,7 +139,6 @@ impl Asker {
             state.at = SystemTime::now();
             return (refunded, hold, Ok(state));
         }
-        self.stats.own.redis_calls.inc();
         let mut state = self.store.peek(&Item { units: 0, ..item.clone() }).await;
         // It speaks of the state with the holder in its place.
         if let Ok(state) = &mut state
@@ -183,17 +183,12 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn calls(&self, count: usize) {
-        self.asker.stats.own.redis_calls.add(count as u64);
-    }
-
     /// Units are, or may be, charged that should not be.
     fn undecided(&self, units: u64) {
         self.asker.stats.own.undecided_units.add(units);
     }
 
     async fn peek(&mut self, indices: &[usize]) {
-        self.calls(indices.len());
         let looks = join_all(indices.iter().map(|index| self.asker.store.peek(&self.parts[*index].item))).await;
         for (index, look) in indices.iter().zip(looks) {
             match look {
@@ -208,7 +203,6 @@ impl<'a> Run<'a> {
         let items: Few<_> = open.iter().map(|index| &parts[*index].item).collect();
         let too_heavy = |decided: &Decision| decided.as_ref().is_err_and(Failure::is_too_heavy);
         let mut replies = if takes_at_once(items.iter().copied(), store.cluster) {
-            self.calls(1);
             let decided = store.decide(&items).await;
             if !too_heavy(&decided) {
                 return self.asked(open, decided);
@@ -239,7 +233,6 @@ impl<'a> Run<'a> {
     }
 
     async fn decide(&self, items: &[&Item], batches: Vec<Vec<usize>>) -> Vec<(Vec<usize>, Decision)> {
-        self.calls(batches.len());
         let calls = batches.into_iter().map(async |batch| {
             let items: Vec<_> = batch.iter().map(|at| items[*at]).collect();
             let decided = self.asker.store.decide(&items).await;
@@ -249,7 +242,6 @@ impl<'a> Run<'a> {
     }
 
     async fn give_back(&mut self, indices: &[usize]) {
-        self.calls(indices.len());
         let calls = indices.iter().map(|index| {
             let item = &self.parts[*index].item;
             self.asker.denials.forget(&item.key);
@@ -284,7 +276,6 @@ impl<'a> Run<'a> {
                 None => again.push(Item { units, force: item.can_be_forced(), ..item.clone() }),
             }
         }
-        self.calls(again.len());
         let calls = again.iter().map(async |item| store.decide(&[item]).await.err());
         for failure in join_all(calls).await.into_iter().flatten() {
             tracing::debug!("a request that has failed stays given back: {}", failure.reason());

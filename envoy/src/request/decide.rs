@@ -156,7 +156,7 @@ impl<'a> Deciding<'a> {
 
     /// These parts were asked for together, and all charged or none.
     pub fn asked(&mut self, batch: &[usize], allowed: bool, states: Few<State>) {
-        let before = self.count(Stage::Open);
+        let before = self.in_stage(Stage::Open).len();
         let denies = |index: usize, state: &State| !state.allowed && !self.parts[index].item.force;
         let any = batch.iter().zip(&states).any(|(index, state)| denies(*index, state));
         for (index, state) in batch.iter().zip(states) {
@@ -169,7 +169,7 @@ impl<'a> Deciding<'a> {
             }
             self.progress[*index].state = Some(state);
         }
-        if self.count(Stage::Open) == before {
+        if self.in_stage(Stage::Open).len() == before {
             self.failed(Failure::unavailable("Redis denied a request without a reason"));
         }
     }
@@ -200,10 +200,6 @@ impl<'a> Deciding<'a> {
     /// A call has failed, or nobody waits for the decision any longer.
     pub fn failed(&mut self, failure: Failure) {
         self.failure.get_or_insert(failure);
-    }
-
-    fn count(&self, stage: Stage) -> usize {
-        self.progress.iter().filter(|part| part.stage == stage).count()
     }
 
     fn in_stage(&self, stage: Stage) -> Few<usize> {
@@ -251,7 +247,8 @@ mod tests {
                     Kind::Sliding(Rule::sliding("1/second").unwrap())
                 };
                 let force = mode == Mode::Shadow && !throttle && units > 0;
-                let item = Item { key: b"k".to_vec(), kind, units, force, holder: String::new(), hold: None };
+                let item =
+                    Item { key: b"k".to_vec(), kind, units, force, holder: String::new(), hold: None, block: None };
                 Limit { part: Part { item, mode }, limit, used, call }
             },
         )
@@ -388,6 +385,7 @@ mod tests {
                     force: true,
                     holder: String::new(),
                     hold: None,
+                    block: None,
                 },
                 mode: Mode::Shadow,
             },

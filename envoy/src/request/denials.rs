@@ -176,6 +176,7 @@ mod tests {
             force: false,
             holder: String::new(),
             hold: None,
+            block: None,
         };
         keys.map(|key| Part { item: item(key), mode: Mode::Enforced }).collect()
     }

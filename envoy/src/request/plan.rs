@@ -127,7 +127,8 @@ impl Plan {
                     hold = Some(reservations.make(&holder, reserve.lease));
                 }
             }
-            let mut item = Item { key, kind: kind.clone(), units, force: false, holder, hold };
+            let mut item =
+                Item { key, kind: kind.clone(), units, force: false, holder, hold, block: limit.block.clone() };
             if used.returns {
                 used.part = self.refunds.len();
                 self.refunds.push(Refund { item, lease });
@@ -167,13 +168,12 @@ async fn limits(
     settings: &Settings,
     stats: &Stats,
 ) -> Result<Few<Planned>, Status> {
-    let options = settings.options();
     let mut replaced = HashSet::new();
     let mut limits = Few::with_capacity(request.descriptors.len());
     for (index, descriptor) in request.descriptors.iter().enumerate() {
         end_of_turn(index).await;
         let found = domain
-            .find(&request.domain, descriptor, stats, &options)
+            .find(&request.domain, descriptor, stats, &settings.options)
             .map_err(|UnknownUnit| Status::invalid_argument("the limit of a descriptor has no unit"))?;
         limits.push(match found {
             None => Planned::NoLimit,

@@ -91,7 +91,7 @@ pub fn enforced(plan: &Plan, decided: &Decided, settings: &Settings) -> Vec<(Rul
     let limits = plan.descriptors.iter().filter_map(Planned::limit);
     let described = limits.filter(|used| is_enforced(used, settings)).filter_map(|used| {
         let state = *decided.outcome.states.get(used.part)?;
-        Some((used.found.limit.rule.as_ref()?.named(&used.found.limit.name), state))
+        Some((used.found.limit.shown_rule()?, state))
     });
     described.collect()
 }

@@ -1,5 +1,6 @@
 //! The service on live servers, over its own doors.
 
+mod blocks;
 mod bounds;
 mod check;
 mod cluster;

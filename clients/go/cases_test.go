@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"redis-rl.example/clients/go/internal/shorten"
 )
 
 // readCases reads a file of cases, and fails on a field that is not known here.
@@ -890,7 +891,7 @@ func TestDefaults(t *testing.T) {
 			"ipv6_prefix": defaultIPv6Prefix, "deny_cache": guard.limiter.remembers,
 		},
 		"deny_cache": map[string]any{"entries": mostDenials, "bytes": mostBytes, "believed_at_most_ms": ms(longestDenial)},
-		"identity":   map[string]any{"longest_bytes": longestIdentity, "kept_bytes": keptOfIdentity, "mark": identityMark},
+		"identity":   map[string]any{"longest_bytes": shorten.Longest, "kept_bytes": shorten.Kept, "mark": shorten.Mark},
 		"breaker":    map[string]any{"pause_ms": ms(breakerPause)},
 		"mode":       map[string]any{"modes": []any{mode, Module, Functions, Script}, "probed_again_ms": ms(probeEvery)},
 		"wait": map[string]any{

@@ -409,7 +409,6 @@ func (c *core) decide(ctx context.Context, n *node, server *redis.Client, comman
 	}
 }
 
-// send sends words whose first key is at a position.
 func (c *core) send(ctx context.Context, words []any, first int8) (any, error) {
 	cmd := once{redis.NewCmd(ctx, words...)}
 	cmd.SetFirstKeyPos(first)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"redis-rl.example/clients/go/internal/shorten"
 )
 
 // What a Guard does while the server is unavailable.
@@ -180,7 +182,7 @@ func (g *Guard) Key(limit Limit) string {
 	if limit.Route == "" || limit.Rule.options().name != "" {
 		return KeyFor(g.prefix, limit.Rule, limit.Identity)
 	}
-	return keyFor(g.prefix, inPolicy.Replace(shortened(limit.Route)+" "+limit.Rule.described()), limit.Identity)
+	return keyFor(g.prefix, inPolicy.Replace(shorten.Identity(limit.Route)+" "+limit.Rule.described()), limit.Identity)
 }
 
 // End gives back what was held for the request. Calling it again does nothing.

@@ -2,19 +2,13 @@ package redisrl
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"fmt"
 	"net/netip"
 	"strings"
-	"unicode/utf8"
+
+	"redis-rl.example/clients/go/internal/shorten"
 )
 
-const (
-	// Identities that are longer, in bytes, are their beginning with this mark and a digest.
-	longestIdentity, keptOfIdentity = 512, 64
-	identityMark                    = "%sha256:"
-	defaultIPv6Prefix               = 64 // How many bits of an address count.
-)
+const defaultIPv6Prefix = 64 // How many bits of an address count.
 
 // KeyFor is the key at which an adapter counts an identity under a rule, for [Limiter.Peek], [Limiter.Reset] and so on: the
 // prefix ("rl:" unless the adapter has another), the policy and the identity in a hash tag. Other rules have other keys, and
@@ -24,19 +18,7 @@ func KeyFor(prefix string, rule Rule, identity string) string {
 }
 
 func keyFor(prefix, policy, identity string) string {
-	return prefix + policy + ":{" + shortened(inIdentity.Replace(identity)) + "}"
-}
-
-// shortened is an identity that is not too long for a key, as a header may be.
-func shortened(identity string) string {
-	if len(identity) <= longestIdentity {
-		return identity
-	}
-	end := keptOfIdentity
-	for end < keptOfIdentity+utf8.UTFMax-1 && !utf8.RuneStart(identity[end]) {
-		end++
-	}
-	return fmt.Sprintf("%s%s%x", identity[:end], identityMark, sha256.Sum256([]byte(identity)))
+	return prefix + policy + ":{" + shorten.Identity(inIdentity.Replace(identity)) + "}"
 }
 
 // policyOf is what the rule is called in keys: its name, else its kind with its limits and windows.

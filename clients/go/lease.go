@@ -15,7 +15,8 @@ const (
 	renewals               = 3 // How often what is held is renewed in its time.
 )
 
-// Acquire takes or renews a lease. The result's Holder is who holds it: the rule's, or a random name.
+// Acquire takes or renews a lease. The result's Holder is who holds it: the rule's, or a random name. Where ctx ends first, a lease
+// of a random name is given back; one of the rule's holder stays, as it may have been held before.
 func (l *Limiter) Acquire(ctx context.Context, key string, rule LeaseRule) (*Result, error) {
 	if rule.holder == "" {
 		rule = rule.heldBy()

@@ -219,11 +219,14 @@ func (l *Limiter) await(ctx context.Context, key string, rule Rule, until time.T
 		left, wait := time.Until(until), outagePoll
 		switch {
 		case err == nil && result.Allowed:
-			if err = sleep(ctx, result.Wait); err != nil {
+			timer.Reset(result.Wait)
+			select {
+			case <-timer.C:
+				return result, ends, nil
+			case <-ctx.Done():
 				go l.giveBack(rules, result)
-				return nil, ends, err
+				return nil, ends, ended(ctx)
 			}
-			return result, ends, nil
 		case err == nil && (result.RetryAfter == Never || left <= 0 || !isLease && result.RetryAfter > left):
 			return result, ends, nil
 		case err == nil:
@@ -248,17 +251,6 @@ func (l *Limiter) await(ctx context.Context, key string, rule Rule, until time.T
 		case <-ctx.Done():
 			return nil, ends, ended(ctx)
 		}
-	}
-}
-
-func sleep(ctx context.Context, pause time.Duration) error {
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ended(ctx)
 	}
 }
 

@@ -123,7 +123,6 @@ func (c *core) keep(mode Mode, n *node, server *redis.Client, err error) {
 	}
 }
 
-// dialled is how many connections were made.
 func (c *core) dialled(server *redis.Client) uint32 {
 	if server == nil {
 		return c.client.PoolStats().Misses
@@ -157,7 +156,6 @@ func (c *core) probeIfDue(n *node, server *redis.Client, key string) {
 	}()
 }
 
-// in sends the command in a mode.
 func (c *core) in(ctx context.Context, mode Mode, n *node, server *redis.Client, command command) (any, error) {
 	known := c.modes.of(n.name)
 	send := func(whole bool) (any, error) {

@@ -13,7 +13,8 @@ const leastMemory = time.Minute
 
 // A Reservation is of units whose real number is known when the work is over. They are charged from the beginning, so that
 // requests that run at the same time cannot spend the same. It is renewed in the background, each third of its lease, until it
-// is settled or closed, or the context of [Limiter.Reserve] ends; then it ends with its lease, and its units are free again.
+// is settled or closed, or the context of [Limiter.Reserve] ends; then it ends with its lease, and the next reservation or
+// settlement at the key gives its units back.
 type Reservation struct {
 	// Result is the answer to the reservation.
 	Result *Result

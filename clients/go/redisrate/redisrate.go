@@ -2,7 +2,7 @@
 // an import.
 //
 // A limit is the same: a steady rate with a burst (GCRA). What is stored is not, so keys begin with rl-rate: in place of
-// rate:, and quotas begin anew. Times are exact to the millisecond and rounded up, so that a caller that waits RetryAfter is
+// rate:, and quotas begin anew; one of more than 512 bytes is its beginning and a hash. Times are exact to the millisecond and rounded up, so that a caller that waits RetryAfter is
 // let in. Remaining is true of a request that was denied, too, where redis_rate says 0.
 package redisrate
 
@@ -13,9 +13,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	redisrl "redis-rl.example/clients/go"
+	"redis-rl.example/clients/go/internal/shorten"
 )
 
-const prefix = "rl-rate:"
+func keyOf(key string) string { return "rl-rate:" + shorten.Identity(key) }
 
 // A Limit is how many events may happen in a period, and how many of them at once. Rate and Burst are at least 1, and the
 // period is whole milliseconds.
@@ -89,9 +90,9 @@ func (l Limiter) AllowN(ctx context.Context, key string, limit Limit, n int) (*R
 		return nil, err
 	}
 	if n == 0 {
-		return limit.result(l.limiter.Peek(ctx, prefix+key, rule.Cost(0)))
+		return limit.result(l.limiter.Peek(ctx, keyOf(key), rule.Cost(0)))
 	}
-	found, err := l.limiter.Hit(ctx, prefix+key, rule.Cost(int64(n)))
+	found, err := l.limiter.Hit(ctx, keyOf(key), rule.Cost(int64(n)))
 	result, err := limit.result(found, err)
 	if err != nil {
 		return nil, err
@@ -115,7 +116,7 @@ func (l Limiter) AllowAtMost(ctx context.Context, key string, limit Limit, n int
 		return nil, err
 	}
 	for n > 0 {
-		found, err := l.limiter.Hit(ctx, prefix+key, rule.Cost(int64(n)))
+		found, err := l.limiter.Hit(ctx, keyOf(key), rule.Cost(int64(n)))
 		result, err := limit.result(found, err)
 		if err != nil {
 			return nil, err
@@ -136,7 +137,7 @@ func (l Limiter) AllowAtMost(ctx context.Context, key string, limit Limit, n int
 
 // Reset gives a key its whole burst back.
 func (l *Limiter) Reset(ctx context.Context, key string) error {
-	_, err := l.limiter.Reset(ctx, prefix+key)
+	_, err := l.limiter.Reset(ctx, keyOf(key))
 	return err
 }
 

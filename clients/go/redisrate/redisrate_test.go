@@ -92,6 +92,15 @@ func TestWaits(t *testing.T) {
 	if result, err := limiter.AllowAtMost(ctx, "k", limit, 5); err != nil || result.Allowed < 1 || result.Allowed > 3 {
 		t.Fatalf("%+v, %v", result, err)
 	}
+	// A header that an application makes its key of is no long key.
+	if _, err := limiter.Allow(ctx, strings.Repeat("x", 60_000), limit); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range client.Keys(ctx, "*").Val() {
+		if len(key) > 200 {
+			t.Errorf("a key of %d bytes", len(key))
+		}
+	}
 	for _, wrong := range []Limit{{}, {Rate: 1, Period: time.Second}, {Rate: 1, Burst: 1, Period: time.Microsecond}} {
 		if result, err := limiter.Allow(ctx, "k", wrong); err == nil {
 			t.Errorf("%+v: %+v", wrong, result)

@@ -2,17 +2,14 @@
 
 use super::args::{self, Options};
 use super::grammar::Word::Full;
-use super::grammar::{Grammar, Host, Syntax};
+use super::grammar::{Grammar, Host};
 use super::rule::Rule;
 use crate::metrics::Outcomes;
 use crate::server::{Access, Args, Command, EntryPoint, Error, Keys};
 use crate::state::Lease;
 
-impl Syntax for Lease {
-    const GRAMMAR: Grammar = Grammar { name: "ACQUIRE", words: "limit leaseSec holder", options: &[&[Full]] };
-}
-
 impl Rule for Lease {
+    const GRAMMAR: Grammar = Grammar { name: "ACQUIRE", words: "limit leaseSec holder", options: &[&[Full]] };
     const COMMAND: Command = Command {
         name: c"rl.acquire",
         entry: EntryPoint::to::<Self>(),
@@ -36,7 +33,7 @@ impl Rule for Lease {
             return Err(Error::WrongArity);
         };
         let (limit, lease) = (args::limit(limit)?, args::lease(lease)?);
-        args::options::<Self>(words, host, options)?;
+        args::options(Self::GRAMMAR, words, host, options)?;
         Ok(Self { limit, lease, holder: holder.retain() })
     }
 }

@@ -1,6 +1,6 @@
 //! The words of a call as they are parsed, and the errors for those that are out of range.
 
-use super::grammar::{Host, Syntax, Word};
+use super::grammar::{Grammar, Host, Word};
 use crate::config;
 use crate::limit::{Cost, Detail, Limit, Quota, Quotas, Refusal, Request, Time, Turn, Window};
 use crate::server::{Args, Error, Str, parse_i64, split_i64};
@@ -50,7 +50,8 @@ impl Options {
 }
 
 /// `windowSec limit [windowSec limit ...]` and options.
-pub fn quotas_and_options<R: Syntax>(
+pub fn quotas_and_options(
+    grammar: Grammar,
     words: &mut Args<'_>,
     host: Host,
     options: &mut Options,
@@ -68,7 +69,7 @@ pub fn quotas_and_options<R: Syntax>(
         });
     }
     let quotas = quotas(words)?;
-    self::options::<R>(words, host, options)?;
+    self::options(grammar, words, host, options)?;
     let (cost, held) = (options.cost.unwrap_or(Cost::ONE), options.hold.is_some());
     if held && cost == Cost::NOTHING {
         return Err(BAD_COST);
@@ -87,70 +88,60 @@ pub fn wait(word: Str<'_>) -> Result<i64, Error> {
 }
 
 /// Options in any order, each once. In RL.ALL they end at the next rule, elsewhere with the call.
-pub fn options<R: Syntax>(words: &mut Args<'_>, host: Host, options: &mut Options) -> Result<(), Error> {
+pub fn options(grammar: Grammar, words: &mut Args<'_>, host: Host, options: &mut Options) -> Result<(), Error> {
+    let bad = || grammar.error(host);
     while let Some(word) = words.peek() {
-        let mut rest = *words;
+        let (mut rest, word) = (*words, word.as_bytes());
         rest.next();
-        if const { R::GRAMMAR.takes(Word::Cost) } && options.cost.is_none() && is(word, "COST") {
-            options.cost = Some(cost::<R>(&mut rest, host)?);
-        } else if const { R::GRAMMAR.takes(Word::Force) } && !options.force && is(word, "FORCE") {
+        let is = |name: &str, option| word.eq_ignore_ascii_case(name.as_bytes()) && grammar.takes(option);
+        let is_of_host = |name: &str, its: Host| host == its && word.eq_ignore_ascii_case(name.as_bytes());
+        if options.cost.is_none() && is("COST", Word::Cost) {
+            options.cost = Some(cost(rest.next().ok_or_else(bad)?, host)?);
+        } else if !options.force && is("FORCE", Word::Force) {
             options.force = true;
-        } else if const { R::GRAMMAR.takes(Word::Anchored) } && !options.anchored && is(word, "ANCHORED") {
+        } else if !options.anchored && is("ANCHORED", Word::Anchored) {
             options.anchored = true;
-        } else if let Some(detail) = detail::<R>(word, host)
+        } else if let Some(detail) = detail(grammar, word, host)
             && options.detail.is_none()
         {
             options.detail = Some(detail);
-        } else if const { R::GRAMMAR.takes(Word::Hold) }
-            && host != Host::Refund
-            && options.hold.is_none()
-            && is(word, "HOLD")
-        {
-            let (Some(holder), Some(lease)) = (rest.next(), rest.next()) else {
-                return Err(R::GRAMMAR.error(host));
-            };
+        } else if options.hold.is_none() && host != Host::Refund && is("HOLD", Word::Hold) {
+            let (holder, lease) = rest.next().zip(rest.next()).ok_or_else(bad)?;
             if !(1..=MOST_HOLDER_BYTES).contains(&holder.as_bytes().len()) {
                 return Err(BAD_HOLDER);
             }
             options.hold = Some(Hold { holder: holder.retain(), lease: self::lease(lease)? });
-        } else if const { R::GRAMMAR.takes(Word::Within) }
-            && matches!(host, Host::Named | Host::Peek)
-            && options.within.is_none()
-            && is(word, "WITHIN")
-        {
-            options.within = Some(wait(rest.next().ok_or_else(|| R::GRAMMAR.error(host))?)?);
-        } else if host == Host::Settle && options.actual.is_none() && is(word, "ACTUAL") {
-            let units = rest.next().ok_or_else(|| R::GRAMMAR.error(host))?;
-            options.actual = Some(parse_i64(units.as_bytes()).and_then(Cost::new).ok_or(BAD_ACTUAL)?);
-        } else if host == Host::Refund && options.at.is_none() && is(word, "AT") {
-            let millis = rest.next().ok_or_else(|| R::GRAMMAR.error(host))?;
-            options.at = Some(Time::from_millis(within(millis, 0, Limit::MAX).ok_or(BAD_AT)?));
+        } else if options.within.is_none() && matches!(host, Host::Named | Host::Peek) && is("WITHIN", Word::Within) {
+            options.within = Some(wait(rest.next().ok_or_else(bad)?)?);
+        } else if options.actual.is_none() && is_of_host("ACTUAL", Host::Settle) {
+            let units = parse_i64(rest.next().ok_or_else(bad)?.as_bytes());
+            options.actual = Some(units.and_then(Cost::new).ok_or(BAD_ACTUAL)?);
+        } else if options.at.is_none() && is_of_host("AT", Host::Refund) {
+            let millis = within(rest.next().ok_or_else(bad)?, 0, Limit::MAX).ok_or(BAD_AT)?;
+            options.at = Some(Time::from_millis(millis));
         } else {
             break;
         }
         *words = rest;
     }
-    if host == Host::All || words.is_empty() { Ok(()) } else { Err(R::GRAMMAR.error(host)) }
+    if host == Host::All || words.is_empty() { Ok(()) } else { Err(bad()) }
 }
 
 /// The units after COST. They may be 0 where a rule can be a check.
-fn cost<R: Syntax>(words: &mut Args<'_>, host: Host) -> Result<Cost, Error> {
+fn cost(word: Str<'_>, host: Host) -> Result<Cost, Error> {
     let (least, bad) = match host {
         Host::Peek | Host::All => (Cost::NOTHING, BAD_COST_OR_CHECK),
         Host::Named | Host::Refund | Host::Settle => (Cost::ONE, BAD_COST),
     };
-    let units = parse_i64(words.next().ok_or_else(|| R::GRAMMAR.error(host))?.as_bytes());
-    units.and_then(Cost::new).filter(|&cost| cost >= least).ok_or(bad)
+    parse_i64(word.as_bytes()).and_then(Cost::new).filter(|&cost| cost >= least).ok_or(bad)
 }
 
 /// How much of a decision the reply shows, if that is what this word says here.
-fn detail<R: Syntax>(word: Str<'_>, host: Host) -> Option<Detail> {
-    match host {
-        Host::Named | Host::Peek if is(word, "FULL") => Some(Detail::Full),
-        Host::Named if const { R::GRAMMAR.takes(Word::Each) } && is(word, "EACH") => Some(Detail::Each),
-        Host::Peek if is(word, "EACH") => Some(Detail::Each),
-        _ => None,
-    }
+fn detail(grammar: Grammar, word: &[u8], host: Host) -> Option<Detail> {
+    let is_full = word.eq_ignore_ascii_case(b"FULL") && matches!(host, Host::Named | Host::Peek);
+    let has_each = host == Host::Peek || (host == Host::Named && grammar.takes(Word::Each));
+    let is_each = word.eq_ignore_ascii_case(b"EACH") && has_each;
+    is_full.then_some(Detail::Full).or(is_each.then_some(Detail::Each))
 }
 
 /// `windowSec limit [windowSec limit ...]`

@@ -2,7 +2,7 @@
 
 use super::args::{self, Options};
 use super::grammar::Word::{Anchored, Cost, Each, Force, Full, Hold};
-use super::grammar::{Grammar, Host, Syntax};
+use super::grammar::{Grammar, Host};
 use super::rule::Rule;
 use crate::metrics::Outcomes;
 use crate::server::{Access, Args, Command, EntryPoint, Error, Keys};
@@ -10,15 +10,12 @@ use crate::state::Fixed;
 
 const ANCHORED_END: Error = Error::Line(c"ERR ANCHORED takes no @ms");
 
-impl Syntax for Fixed {
+impl Rule for Fixed {
     const GRAMMAR: Grammar = Grammar {
         name: "FIXED",
         words: "windowSec limit [windowSec limit ...]",
         options: &[&[Anchored], &[Cost], &[Hold], &[Force], &[Full, Each]],
     };
-}
-
-impl Rule for Fixed {
     const COMMAND: Command = Command {
         name: c"rl.fixed",
         entry: EntryPoint::to::<Self>(),
@@ -37,7 +34,7 @@ impl Rule for Fixed {
     }
 
     fn parse(words: &mut Args<'_>, host: Host, options: &mut Options) -> Result<Self, Error> {
-        let request = args::quotas_and_options::<Self>(words, host, options)?;
+        let request = args::quotas_and_options(Self::GRAMMAR, words, host, options)?;
         if options.anchored && request.quotas.last().end.is_some() {
             return Err(ANCHORED_END);
         }

@@ -59,11 +59,6 @@ pub struct Grammar {
     pub options: &'static [&'static [Word]],
 }
 
-/// What has such words.
-pub trait Syntax {
-    const GRAMMAR: Grammar;
-}
-
 impl Grammar {
     /// Whether a word is its name, in any case.
     pub fn is_named(self, word: Str<'_>) -> bool {

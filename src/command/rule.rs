@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use super::KeyHandler;
 use super::args::Options;
-use super::grammar::{Host, Syntax};
+use super::grammar::{Grammar, Host};
 use super::reply;
 use crate::config;
 use crate::limit::{Decision, Detail, Micros};
@@ -16,7 +16,10 @@ use crate::server::{Args, Call, Command, Context, Error, EventClass, Mode, Str, 
 use crate::state::{Budget, DAMAGED, Hold, HoldSet, Plan, State, Stored, find_ended, give_back};
 
 /// A rule: its words, its state, its decision, and whatever else the commands need to know of it. [`super::rules`] lists them.
-pub trait Rule: Stored + Syntax {
+pub trait Rule: Stored {
+    /// Its words.
+    const GRAMMAR: Grammar;
+
     /// The command that decides by it.
     const COMMAND: Command;
 

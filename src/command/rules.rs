@@ -3,7 +3,7 @@
 //! A rule is added here by its name. Error lines, COMMAND DOCS and INFO are made from the list.
 
 use super::args::Options;
-use super::grammar::{Grammar, Host, Syntax, Word, kept};
+use super::grammar::{Grammar, Host, Word, kept};
 use super::rule::Rule;
 use crate::limit::{Cost, Decision, Detail, Micros, Refund, Request, Time};
 use crate::metrics::Outcomes;

@@ -2,22 +2,19 @@
 
 use super::args::{self, Options};
 use super::grammar::Word::{Cost, Each, Force, Full, Hold, Within};
-use super::grammar::{Grammar, Host, Syntax};
+use super::grammar::{Grammar, Host};
 use super::rule::Rule;
 use crate::config;
 use crate::metrics::Outcomes;
 use crate::server::{Access, Args, Command, EntryPoint, Error, Keys};
 use crate::state::Sliding;
 
-impl Syntax for Sliding {
+impl Rule for Sliding {
     const GRAMMAR: Grammar = Grammar {
         name: "SLIDING",
         words: "windowSec limit [windowSec limit ...]",
         options: &[&[Cost], &[Hold, Within], &[Force], &[Full, Each]],
     };
-}
-
-impl Rule for Sliding {
     const COMMAND: Command = Command {
         name: c"rl.sliding",
         entry: EntryPoint::to::<Self>(),
@@ -36,7 +33,7 @@ impl Rule for Sliding {
     }
 
     fn parse(words: &mut Args<'_>, host: Host, options: &mut Options) -> Result<Self, Error> {
-        let request = args::quotas_and_options::<Self>(words, host, options)?;
+        let request = args::quotas_and_options(Self::GRAMMAR, words, host, options)?;
         if request.quotas.last().end.is_some() {
             return Err(args::BAD_WINDOW);
         }

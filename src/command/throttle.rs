@@ -5,7 +5,7 @@ use std::ffi::CStr;
 use super::KeyHandler;
 use super::args::{self, Options, is_number, within};
 use super::grammar::Word::{Full, Within};
-use super::grammar::{Grammar, Host, Syntax};
+use super::grammar::{Grammar, Host};
 use super::rule::{Rule, decide};
 use crate::limit::throttle::{BadRate, Quantity, Rate};
 use crate::limit::{Decision, Limit, Retry, Window, seconds};
@@ -23,12 +23,9 @@ const TOO_LONG: Error =
 
 pub const LARGEST_BURST: i64 = Limit::MAX - 1;
 
-impl Syntax for Throttle {
+impl Rule for Throttle {
     const GRAMMAR: Grammar =
         Grammar { name: "THROTTLE", words: "max_burst count period [quantity]", options: &[&[Within], &[Full]] };
-}
-
-impl Rule for Throttle {
     const COMMAND: Command = command(c"rl.throttle", EntryPoint::to::<Self>());
     const SERVER_MAY_HAVE_IT: bool = true;
 
@@ -49,7 +46,7 @@ impl Rule for Throttle {
             words.next();
             units = within(word, 0, Limit::MAX).ok_or(BAD_QUANTITY)?;
         }
-        args::options::<Self>(words, host, options)?;
+        args::options(Self::GRAMMAR, words, host, options)?;
         let quantity = Quantity { units, within: options.within };
         Ok(Self { rate: Rate::new(max_burst, count, period).map_err(bad_rate)?, quantity })
     }

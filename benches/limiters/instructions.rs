@@ -27,8 +27,6 @@ const START: i64 = 1_800_000_000_000;
 const CALLS: usize = 1_000;
 /// The engines beside the one of the arguments.
 const BESIDE: [&str; 2] = ["redis-8.6", "valkey-9.1"];
-/// The path of the page.
-const PAGE: &str = "docs/bench/instructions.md";
 
 pub fn run(engine: &Engine, arguments: &Arguments) {
     if Command::new("valgrind").arg("--version").output().is_err() {
@@ -36,9 +34,11 @@ pub fn run(engine: &Engine, arguments: &Arguments) {
         std::process::exit(1);
     }
     let counts = counts(engine, arguments);
-    // The page is about one engine, and is written as a whole.
-    let page = std::fs::read_to_string(root().join(PAGE)).unwrap_or_default();
-    let whole = arguments.filter.is_none() && (page.is_empty() || page.contains(&format!("Engine: {} (", engine.name)));
+    // The section is about one engine, and is written as a whole.
+    let page = std::fs::read_to_string(root().join("docs/BENCHMARK.md")).unwrap_or_default();
+    let written = page.split_once("`make bench-instructions` writes this section. Engine: ");
+    let is_ours = written.is_none_or(|(_, about)| about.starts_with(&format!("{} (", engine.name)));
+    let whole = arguments.filter.is_none() && is_ours;
     let others = if whole { BESIDE.as_slice() } else { &[] };
     let others = others.iter().filter_map(|name| Engine::all().into_iter().find(|other| other.name == *name));
     let beside: Vec<_> = others
@@ -51,9 +51,7 @@ pub fn run(engine: &Engine, arguments: &Arguments) {
     let page = self::page(engine, &counts, &beside);
     println!("{page}");
     if whole {
-        std::fs::create_dir_all(root().join("docs/bench")).expect("docs/bench");
-        std::fs::write(root().join(PAGE), page).expect(PAGE);
-        println!("written to {PAGE}");
+        super::section::put("instructions", "bench-instructions", &page);
     }
 }
 
@@ -290,9 +288,10 @@ fn page(engine: &Engine, counts: &Counts, beside: &[(Engine, Counts)]) -> String
         format!("{} ({})", engine.name, engine.program.as_deref().and_then(version).unwrap_or_default())
     };
     let mut page = format!(
-        "# Instructions a call\n\n\
-         `make bench-instructions` writes this page. Engine: {0}, under callgrind, its clock frozen. The counts are the\n\
+        "## Instructions a call\n\n\
+         `make bench-instructions` writes this section. Engine: {0}, under callgrind, its clock frozen. The counts are the\n\
          instructions of `processCommand`: the diff of a commit shows what it costs.\n\n\
+         <details><summary>The counts</summary>\n\n\
          | command | {0} |",
         named(engine)
     );
@@ -307,5 +306,5 @@ fn page(engine: &Engine, counts: &Counts, beside: &[(Engine, Counts)]) -> String
         }
         page.push('\n');
     }
-    page
+    page + "\n</details>\n"
 }

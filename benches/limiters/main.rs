@@ -20,6 +20,8 @@ mod load;
 mod plots;
 mod report;
 mod results;
+#[path = "../section.rs"]
+mod section;
 mod venues;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -97,7 +97,7 @@ pub fn page(results: &Results) -> String {
          What calls cost in time and memory. [PERFORMANCE.md](PERFORMANCE.md) says what follows from it. `make bench` writes this \
          page but for the sections that name another command, the plot beside it and \
          [bench/results.json](bench/results.json), which has every figure with its unit. \
-         [bench/instructions.md](bench/instructions.md) has the instructions of each call, which no other load changes.\n\n\
+         No other load changes [the instructions of each call](#instructions-a-call).\n\n\
          {}. Rounds on the same servers: {}, at most three of them with the \
          cases that take seconds and with the other engines. Figures are medians of the rounds, and ratios are those of the \
          figures beside them, with the smallest and the largest ratio of a round in parentheses. Where these are on both sides \
@@ -149,10 +149,16 @@ pub fn of_other_commands(page: &str) -> String {
         let end = format!("\n<!-- end of {name} -->\n");
         page.get(begin..page.find(&end)? + end.len())
     };
-    [("sizing", "sizing"), ("soak", "soak"), ("clients", "bench-clients"), ("envoy", "bench-envoy")]
-        .into_iter()
-        .filter_map(section)
-        .collect()
+    [
+        ("instructions", "bench-instructions"),
+        ("sizing", "sizing"),
+        ("soak", "soak"),
+        ("clients", "bench-clients"),
+        ("envoy", "bench-envoy"),
+    ]
+    .into_iter()
+    .filter_map(section)
+    .collect()
 }
 
 fn measured_on(results: &Results) -> String {

@@ -12,9 +12,9 @@ mod flood;
 mod hostile;
 mod memcheck;
 mod pruning;
+#[path = "../section.rs"]
+mod section;
 
-use std::io::Write;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use support::engine::version;
@@ -86,17 +86,7 @@ fn main() {
         eprintln!("found:\n{}", findings.join("\n"));
         std::process::exit(1);
     }
-    write(&page);
-}
-
-/// Puts the report into its section of docs/BENCHMARK.md.
-fn write(section: &str) {
-    let script = support::root().join("scripts/page-section.sh");
-    let mut command = Command::new(script);
-    command.args(["soak", "soak", "docs/BENCHMARK.md"]).current_dir(support::root()).stdin(Stdio::piped());
-    let mut script = command.spawn().expect("scripts/page-section.sh");
-    script.stdin.take().expect("its input").write_all(section.as_bytes()).expect("a section that is taken");
-    assert!(script.wait().expect("its end").success(), "scripts/page-section.sh failed");
+    section::put("soak", "soak", &page);
 }
 
 fn told(engine: &Engine) -> String {

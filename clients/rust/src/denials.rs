@@ -5,7 +5,6 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use quick_cache::Weighter;
@@ -18,8 +17,6 @@ use crate::rule::Rule;
 
 /// The longest for which one is believed.
 pub(crate) const LONGEST: Duration = Duration::from_secs(1);
-/// Shortly before the second is over one call asks again, while all others are told what is known.
-const ASKED_AGAIN: Duration = Duration::from_millis(900);
 /// How many denials are kept, and the bytes that they may take.
 pub(crate) const ENTRIES: usize = 10_000;
 pub(crate) const BYTES: u64 = 4 << 20;
@@ -51,8 +48,6 @@ struct Denial {
     outcome: Outcome,
     /// The waits that are told count from here: the server decided before that, so that none of them is too short.
     received: Instant,
-    asked_again: AtomicBool,
-    ask_again: Instant,
     until: Instant,
     /// When its wait is over; `None` for one without an end.
     ends: Option<Instant>,
@@ -75,10 +70,8 @@ impl Denials {
 
     /// The denial of the same call or a lighter one, as it stands now.
     pub fn find(&self, ask: &Ask) -> Option<Outcome> {
-        let (_, denial) = self.covering(ask)?;
-        let now = Instant::now();
-        let asks_again = || denial.ask_again <= now && !denial.asked_again.swap(true, Relaxed);
-        (now < denial.until && !asks_again()).then(|| denial.outcome.after(denial.received.elapsed()))
+        let (_, denial) = self.covering(ask).filter(|(_, denial)| Instant::now() < denial.until)?;
+        Some(denial.outcome.after(denial.received.elapsed()))
     }
 
     /// As [`find`](Self::find), for a call that began then: a denial that has come since says what it would have been told,
@@ -91,7 +84,7 @@ impl Denials {
     /// The key of a denial that is not believed any more, while its wait is not over.
     pub fn doubted<'a>(&self, ask: &'a Ask) -> Option<&'a [u8]> {
         let (key, denial) = self.covering(ask)?;
-        (denial.ask_again <= Instant::now()).then_some(key)
+        (denial.until <= Instant::now()).then_some(key)
     }
 
     /// The denial of the same call or a lighter one, whose wait is not over.
@@ -118,16 +111,7 @@ impl Denials {
         if !is_remembered(ask) || ends.is_some_and(|ends| ends <= received) {
             return;
         }
-        let denial = Arc::new(Denial {
-            asked: self.prints(ask),
-            outcome: outcome.clone(),
-            received,
-            asked_again: AtomicBool::new(false),
-            // Nobody asks before a shorter wait is over.
-            ask_again: if wait.is_some_and(|wait| wait < LONGEST) { until } else { sent + ASKED_AGAIN },
-            until,
-            ends,
-        });
+        let denial = Arc::new(Denial { asked: self.prints(ask), outcome: outcome.clone(), received, until, ends });
         for ((print, _), _) in denial.asked.iter().zip(outcome.each()).filter(|(_, decision)| !decision.allowed) {
             self.kept.insert(*print, Arc::clone(&denial));
         }
@@ -183,8 +167,6 @@ mod tests {
             let sent = Instant::now();
             denials.remember(&asked("k", &rule), &denied(&(&rule).into(), wait), sent);
             tokio::time::advance(Duration::from_millis(held - 1)).await;
-            // Of a second's one call asks again.
-            assert_eq!(denials.find(&asked("k", &rule)).is_none(), held == 1000);
             let Some(decision) = denials.find(&asked("k", &rule)) else { panic!("forgotten after {wait}") };
             let left = wait - i64::try_from(held).unwrap() + 1;
             assert_eq!(
@@ -251,18 +233,27 @@ mod tests {
         assert!(most as u64 <= 2 * A_WINDOW, "{most}");
     }
 
-    /// All others are told what is known, to the end of the second.
+    /// One call asks then, and the others wait for its answer.
     #[tokio::test(start_paused = true)]
-    async fn one_call_asks_again_before_the_second_is_over() {
-        let denials = Denials::new();
+    async fn a_denial_is_doubted_from_the_second_to_the_end_of_its_wait() {
         let rule: Rule = Rule::sliding("5/minute").unwrap().into();
-        denials.remember(&asked("k", rule.clone()), &denied(&rule, 5000), Instant::now());
-        let find = || denials.find(&asked("k", rule.clone())).is_some();
-        tokio::time::advance(ASKED_AGAIN - Duration::from_millis(1)).await;
-        assert!(find());
-        tokio::time::advance(Duration::from_millis(1)).await;
-        assert!(!find() && find() && find());
-        tokio::time::advance(LONGEST - ASKED_AGAIN).await;
-        assert!(!find() && !find());
+        for (wait, ends) in [(300, Some(300)), (5000, Some(5000)), (-1, None)] {
+            let denials = Denials::new();
+            let ask = asked("k", rule.clone());
+            let began = Instant::now();
+            denials.remember(&ask, &denied(&rule, wait), began);
+            let (known, doubted) = (|| denials.find(&ask).is_some(), || denials.doubted(&ask).is_some());
+            let believed = ends.unwrap_or(u64::MAX).min(1000);
+            tokio::time::advance(Duration::from_millis(believed - 1)).await;
+            assert!(known() && !doubted());
+            tokio::time::advance(Duration::from_millis(1)).await;
+            assert!(!known());
+            assert_eq!(doubted(), ends != Some(believed));
+            // A call that had begun before the denial came believes it to the end.
+            assert_eq!(denials.find_since(&ask, began).is_some(), ends != Some(believed));
+            assert!(denials.find_since(&ask, Instant::now()).is_none());
+            tokio::time::advance(Duration::from_millis(4000)).await;
+            assert_eq!(doubted(), ends.is_none());
+        }
     }
 }

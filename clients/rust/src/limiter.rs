@@ -412,8 +412,10 @@ impl Limiter {
         {
             // One asks again, and the others wait for its answer.
             let deadline = started.checked_add(self.timeout);
-            _place = Some(self.lines().join(key, deadline).await);
+            let place = self.lines().join(key, deadline).await;
             known = denials.find_since(ask, started);
+            // Until one of them has an answer.
+            _place = denials.doubted(ask).map(|_| place);
             let left = self.timeout.saturating_sub(started.elapsed());
             limiter = Cow::Owned(self.with_timeout(left.max(self.timeout / LAST_CALL_SHARE)));
         }

@@ -355,7 +355,7 @@ async fn denials_are_remembered() {
     for _ in 0..300 {
         allowed += u64::from(by(address, "a").await.status == 200);
     }
-    // Shortly before a second is over one of them is a call again.
+    // When a second is over one of them is a call again.
     let most = 4 + u64::try_from(started.elapsed().as_millis() / 900).unwrap();
     assert_eq!(allowed, 2);
     assert!(server.calls("rl.sliding").await <= most);

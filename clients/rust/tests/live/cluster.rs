@@ -186,15 +186,37 @@ async fn a_slot_that_moves_is_waited_for() {
     assert_eq!((decision.each[0].used, decision.each[1].used), (2, 1));
 }
 
-/// A hot key whose slot moves: calls may fail for a moment, and are decided again soon after.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crowd_follows_a_slot_that_moves() {
-    const CALLERS: usize = 64;
     let cluster = Cluster::start(Has::Module, false).await;
     let slot: u64 = cluster.nodes[0].run("CLUSTER KEYSLOT hot").await;
+    follow(&cluster, slot, &cluster.nodes[(Cluster::owner(slot) + 1) % 3]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_follows_a_slot_to_a_node_that_is_new() {
+    let cluster = Cluster::start(Has::Module, false).await;
+    let slot: u64 = cluster.nodes[0].run("CLUSTER KEYSLOT hot").await;
+    let bus = free_port().to_string();
+    let mut arguments = Has::Module.arguments();
+    arguments.extend(["--cluster-enabled", "yes", "--cluster-port", &bus].map(str::to_owned));
+    let new = Server::with(&arguments, None).await;
+    let _: () = cluster.nodes[0].run(&format!("CLUSTER MEET 127.0.0.1 {} {bus}", new.port)).await;
+    for node in cluster.nodes.iter().chain([&new]) {
+        until("all know each other", || async {
+            let info: String = node.run("CLUSTER INFO").await;
+            info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:4")
+        })
+        .await;
+    }
+    follow(&cluster, slot, &new).await;
+}
+
+/// A hot key whose slot moves: calls may fail for a moment, and are decided again soon after.
+async fn follow(cluster: &Cluster, slot: u64, target: &Server) {
+    const CALLERS: usize = 64;
     let from = Cluster::owner(slot);
-    let to = (from + 1) % 3;
-    let (source, target) = (&cluster.nodes[from], &cluster.nodes[to]);
+    let (source, to) = (&cluster.nodes[from], target.run::<String>("CLUSTER MYID").await);
     let urls: Vec<String> = cluster.nodes.iter().map(Server::url).collect();
     let limiter = Limiter::new(ClusterClient::new(urls).unwrap());
     let rule = Rule::sliding("1000000/hour").unwrap();
@@ -217,10 +239,10 @@ async fn a_crowd_follows_a_slot_that_moves() {
         .collect();
     until("the key is hot", || async { decided.load(Relaxed) > 5000 }).await;
     let _: () = target.run(&format!("CLUSTER SETSLOT {slot} IMPORTING {}", cluster.ids[from])).await;
-    let _: () = source.run(&format!("CLUSTER SETSLOT {slot} MIGRATING {}", cluster.ids[to])).await;
+    let _: () = source.run(&format!("CLUSTER SETSLOT {slot} MIGRATING {to}")).await;
     let _: String = source.run(&format!("MIGRATE 127.0.0.1 {} hot 0 5000", target.port)).await;
     for node in [target, source] {
-        let _: () = node.run(&format!("CLUSTER SETSLOT {slot} NODE {}", cluster.ids[to])).await;
+        let _: () = node.run(&format!("CLUSTER SETSLOT {slot} NODE {to}")).await;
     }
     tokio::time::sleep(Duration::from_secs(2)).await;
     let before = decided.load(Relaxed);

@@ -82,26 +82,6 @@ impl Lease {
 ///
 /// Give it back with [`release`](Self::release). If it is dropped, it is given back by a task on the runtime of the
 /// drop; if there is no runtime, or the program ends, the lease ends by itself.
-///
-/// ```no_run
-/// # use redis_rl_client::{Attempt, Limiter, Rule};
-/// # use std::time::Duration;
-/// # async fn work() {}
-/// # async fn run(limiter: Limiter) -> Result<(), Box<dyn std::error::Error>> {
-/// let busy = Rule::lease(16, Duration::from_secs(30))?;
-/// // Waits up to five seconds for a place, and renews it while the work goes on.
-/// match limiter.hold("org7:busy", &busy, Duration::from_secs(5)).await? {
-///     Attempt::Granted(held) => {
-///         tokio::select! {
-///             () = work() => {}
-///             () = held.lost() => println!("the place may be another's now"),
-///         }
-///         held.release().await;
-///     }
-///     Attempt::Denied(decision) => println!("again in {:?}", decision.retry_after),
-/// }
-/// # Ok(()) }
-/// ```
 #[derive(Debug)]
 #[must_use = "a lease that is dropped is given back"]
 pub struct Held {

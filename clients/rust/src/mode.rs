@@ -36,22 +36,13 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// As it is kept in an atomic integer.
+    /// As it is kept in an atomic integer, and back.
     pub(crate) fn index(self) -> u8 {
-        match self {
-            Self::Auto => 0,
-            Self::Module => 1,
-            Self::Functions => 2,
-            Self::Script => 3,
-        }
+        self as u8
     }
 
     pub(crate) fn of(index: u8) -> Self {
-        match index {
-            1 => Self::Module,
-            2 => Self::Functions,
-            3 => Self::Script,
-            _ => Self::Auto,
-        }
+        let found = [Self::Module, Self::Functions, Self::Script].into_iter().find(|mode| mode.index() == index);
+        found.unwrap_or(Self::Auto)
     }
 }

@@ -156,22 +156,6 @@ impl Limiter {
 /// work has failed, it is cancelled by a task on the runtime of the drop; a settlement that had failed is sent once more in
 /// its place. If there is no runtime, or the process dies, the units are given back by the next reservation or settlement at
 /// the key after the lease is over.
-///
-/// ```no_run
-/// # use redis_rl_client::{Attempt, Limiter, Rule};
-/// # use std::time::{Duration, SystemTime};
-/// # async fn ask() -> Result<u64, std::io::Error> { Ok(1234) }
-/// # async fn run(limiter: Limiter) -> Result<(), Box<dyn std::error::Error>> {
-/// let tokens = Rule::sliding("200_000/minute")?;
-/// match limiter.reserve("user:7:tokens", &tokens, 4096, Duration::from_secs(60)).await? {
-///     Attempt::Granted(mut reservation) => {
-///         let used = ask().await?; // An error here cancels the reservation.
-///         reservation.settle(used).await?;
-///     }
-///     Attempt::Denied(decision) => println!("again in {:?}", decision.retry_after),
-/// }
-/// # Ok(()) }
-/// ```
 #[derive(Debug)]
 #[must_use = "a reservation that is dropped is cancelled"]
 pub struct Reservation<D = Decision> {

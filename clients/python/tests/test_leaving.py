@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -34,6 +35,12 @@ def real(server: Server) -> Server:
 def forwarder(real: Server) -> Iterator[Forwarder]:
     with Forwarder(real) as forwarder:
         yield forwarder
+
+
+def used_through(limiter: Limiter) -> int:
+    with suppress(Unavailable):
+        return limiter.hit("warm", RULE).used
+    return 0
 
 
 def held(server: Server, key: str) -> int:
@@ -145,6 +152,21 @@ async def test_a_caller_that_goes_while_it_asks(real: Server, forwarder: Forward
         forwarder.resume()
         # Closing waits for what is given back.
     assert held(real, "c") == 0
+
+
+async def test_a_renewal_that_nobody_waits_for(real: Server, forwarder: Forwarder) -> None:
+    """The caller has named the holder, and had the lease before: it keeps it."""
+    async with redis.asyncio.Redis(port=forwarder.port) as client, AsyncLimiter(client, timeout=10) as aio:
+        assert await aio.acquire("c", lease(1, 60), holder="me")
+        forwarder.hang()
+        for call in (aio.acquire("c", lease(1, 60), holder="me"), aio.wait("c", lease(1, 60, holder="me"))):
+            asking = asyncio.ensure_future(call)
+            await asyncio.sleep(0.1)
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+        forwarder.resume()
+    assert held(real, "c") == 1
 
 
 async def test_a_reservation_that_nobody_waits_for(real: Server, forwarder: Forwarder) -> None:
@@ -273,6 +295,25 @@ def test_who_waits_outlasts_a_blip(real: Server, forwarder: Forwarder) -> None:
         real.run("RL.RELEASE", "l", "other")
         waiting.join()
         assert got == [True]
+
+
+def test_what_was_known_before_an_outage(real: Server, forwarder: Forwarder) -> None:
+    """It is no answer for those in line whose time ends in it."""
+    with redis.Redis(port=forwarder.port) as client, Limiter(client, timeout=0.5) as limiter:
+        until("it is there", lambda: used_through(limiter))
+        real.run("RL.ACQUIRE", "l", 1, 60, "other")
+        first = threading.Thread(target=lambda: limiter.wait("l", lease(1, 60), timeout=60))
+        first.start()
+        until("the first of them is denied", lambda: limiter.statistics.denied)
+        forwarder.hang()
+        until("the first of them has seen it", lambda: limiter.statistics.unavailable)
+        try:
+            with pytest.raises(Unavailable):
+                limiter.wait("l", lease(1, 60), timeout=0.3)
+        finally:
+            forwarder.resume()
+            real.run("RL.RELEASE", "l", "other")
+            first.join()
 
 
 class Named(redis.Redis):

@@ -19,6 +19,7 @@ import redis.asyncio
 
 from redis_rl import AllResult, AsyncLimiter, Limiter, Refunded, Result, State, Window, fixed, lease, sliding, throttle
 from redis_rl._calls import Calls
+from redis_rl._guard import undecided
 from redis_rl._local import Local
 from redis_rl._memory import Denials
 from redis_rl._protocol import Command, source
@@ -292,7 +293,7 @@ def test_a_result_that_the_server_has_not_counted_gives_nothing_back() -> None:
     """There is no server."""
     limiter = Limiter(redis.Redis(port=1))
     rule = sliding("10/minute")
-    through = Result.undecided(rule, 1_700_000_000_000)
+    through = undecided([("a", rule)])
     assert (through.allowed, through.source, through.headers()) == (True, "open", {})
     assert limiter.refund("a", rule, result=through) == Refunded(0, 0, 0)
     local = Local(1).decide([("a", rule)])
@@ -328,6 +329,14 @@ def test_memory_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 3 <= len(denials._known) <= 6
     denials.clear()
     assert denials._bytes == 0
+
+
+def test_local_memory_says_never_of_several_rules() -> None:
+    """Of what does not fit into an empty window either."""
+    result = Local(1).decide([("a", sliding("5/minute")), ("b", sliding("3/minute", cost=4))])
+    assert not result
+    assert result.retry_after_ms is None
+    assert "Retry-After" not in result.headers()
 
 
 def test_local_memory_has_a_bound(monkeypatch: pytest.MonkeyPatch, clock: Any) -> None:

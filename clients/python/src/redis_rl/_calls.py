@@ -32,7 +32,6 @@ class Calls:
         self._prefix = prefix
 
     def key(self, key: Key) -> Key:
-        """The key as the server sees it."""
         if not isinstance(key, str | bytes):
             raise TypeError(f"a key must be str or bytes, not {key!r}")
         prefix = self._prefix
@@ -56,15 +55,12 @@ class Calls:
         return Command(rule.KIND, (self.key(key),), rule.sent, rule.is_reserved)
 
     def turn(self, key: Key, rule: Rule, ms: int) -> Command:
-        """The rule's own command with WITHIN."""
         return Command(rule.KIND, (self.key(key),), (*rule.words(), "WITHIN", ms, rule.form))
 
     def settle(self, key: Key, rule: Rule, actual: int) -> Command:
-        """RL.SETTLE."""
         return Command("SETTLE", (self.key(key),), (rule.KIND, *rule.words(), "ACTUAL", actual))
 
     def refund(self, key: Key, rule: Rule, at_ms: int | None) -> Command:
-        """RL.REFUND."""
         if isinstance(rule, Lease):
             raise TypeError("a lease is not refunded: release() gives it back")
         words = [checked(rule).KIND, *rule.words()]
@@ -73,7 +69,6 @@ class Calls:
         return Command("REFUND", [self.key(key)], words)
 
     def reset(self, key: Key, rules: Sequence[Rule | Rate]) -> Command:
-        """RL.RESET."""
         windows: dict[str, None] = {}
         for rule in rules:
             if isinstance(rule, Fixed):
@@ -84,7 +79,6 @@ class Calls:
         return Command("RESET", [self.key(key)], [*windows, "HOLD"] if windows else [])
 
     def release(self, key: Key, holders: Sequence[str | bytes]) -> Command:
-        """RL.RELEASE."""
         if not holders:
             raise TypeError("release() needs a holder")
         return Command("RELEASE", [self.key(key)], [holder_of(holder) for holder in holders])
@@ -121,7 +115,6 @@ def checked(rule: Rule, reserves: bool = False) -> Rule:
 
 
 def weighed(rule: Rule, cost: int | None, force: bool = False) -> Rule:
-    """The rule as this call wants it."""
     checked(rule)
     if cost is not None:
         rule = rule.with_cost(cost)
@@ -130,11 +123,6 @@ def weighed(rule: Rule, cost: int | None, force: bool = False) -> Rule:
     if rule.cost == 0:
         raise ValueError(f"the cost must be from 1 to {MAX_UNITS}, not 0: only peek() and all() check without counting")
     return rule
-
-
-def peeked(rule: Rule, cost: int | None) -> Rule:
-    """The rule as a peek wants it, which may weigh nothing."""
-    return checked(rule) if cost is None else checked(rule).with_cost(cost)
 
 
 def seconds_above_0(value: float, what: str) -> float:
@@ -203,7 +191,6 @@ def read_rule(rule: Rule, reply: Any, turns: bool = False) -> Result:
 
 
 def read_all(rules: Sequence[tuple[Key, Rule]], reply: Any) -> AllResult:
-    """Reads the reply of RL.ALL with FULL."""
     try:
         allowed, index, remaining, retry, states = reply
         allowed, index, remaining, retry = map(read_number, (allowed, index, remaining, retry))
@@ -222,7 +209,6 @@ def read_all(rules: Sequence[tuple[Key, Rule]], reply: Any) -> AllResult:
 
 
 def read_refund(reply: Any) -> Refunded:
-    """Reads the reply of RL.REFUND."""
     return Refunded(*_read_three(reply))
 
 
@@ -243,7 +229,6 @@ def _read_three(reply: Any) -> tuple[int, int, int]:
 
 
 def read_number(reply: Any) -> int:
-    """Reads the reply of RL.RESET and RL.RELEASE."""
     if type(reply) is not int:
         raise unreadable(reply)
     return reply

@@ -7,12 +7,11 @@ import math
 import os
 import time
 from collections.abc import MutableMapping
-from dataclasses import replace
 from typing import Any, Literal, TypedDict
 
 from ._calls import checked
 from ._local import Local
-from ._result import AllResult, Result
+from ._result import AllResult, Result, State, decided_here
 from ._rules import Lease, Rule
 
 WithoutIdentity = Literal["refuse", "allow"]
@@ -81,30 +80,26 @@ class Fallback:
 
 def undecided(limited: list[tuple[str | bytes, Rule]]) -> Result | AllResult:
     """The answer to a request that is let through, with nothing known of its keys."""
-    rules, at_ms = [rule.now() for _, rule in limited], round(time.time() * 1000)
-    results = [Result.undecided(rule, at_ms) for rule in rules]
-    if len(results) == 1:
-        return results[0]
-    return replace(
-        AllResult.of(rules, results, allowed=True, index=0, remaining=results[0].remaining, retry=0), source="open"
-    )
+    at_ms, answers = round(time.time() * 1000), []
+    for _, rule in limited:
+        policy = rule.now().policies()[0]
+        state = State(True, policy.limit, 0, policy.limit, 0, 0, 0, policy.window_ms or 0, at_ms)
+        answers.append((rule.now(), [state]))
+    return decided_here(answers, "open")
 
 
 def pairs(rule: Any, key: Any, rules: Any, default: Any) -> list[tuple[Any, Any]]:
-    """The keys and rules of a middleware."""
     if (rule is None) == (not rules) or (rules and key is not None):
         raise TypeError("the middleware takes either rule (and key) or rules")
     return list(rules) if rule is None else [(default if key is None else key, rule)]
 
 
 def check_function(function: object, what: str) -> None:
-    """TypeError unless it can be called."""
     if not callable(function):
         raise TypeError(f"{what} must be a function, not {function!r}")
 
 
 def requested(rule: Any, holds: bool) -> Rule:
-    """The rule of a request, or TypeError."""
     if isinstance(checked(rule), Lease):
         if not holds:
             raise TypeError("a lease is held by RateLimitMiddleware of redis_rl.asgi and redis_rl.wsgi alone")

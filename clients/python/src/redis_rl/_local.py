@@ -10,10 +10,9 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ._calls import Key, short
-from ._result import AllResult, Result, State
+from ._result import AllResult, Result, State, decided_here
 from ._rules import Lease, Policy, Rule
 
 MOST = 50_000
@@ -36,14 +35,7 @@ class Local:
         with self._lock:
             allowed = all(state for key, rule in asked for state in self._states(key, rule, counts=False))
             states = [self._states(key, rule, counts=allowed) for key, rule in asked]
-        made = [rule for _, rule in asked]
-        results = [replace(Result.of(*each), source="local") for each in zip(made, states, strict=True)]
-        if len(results) == 1:
-            return results[0]
-        index = next((number for number, result in enumerate(results) if not result), 0)
-        left, retry = results[index].remaining, results[index].retry_after_ms or 0
-        answer = AllResult.of(made, results, allowed=allowed, index=index, remaining=left, retry=retry)
-        return replace(answer, source="local")
+        return decided_here([(rule, each) for (_, rule), each in zip(asked, states, strict=True)], "local")
 
     def _states(self, key: bytes, rule: Rule, counts: bool) -> list[State]:
         return [self._state(key, rule, policy, counts) for policy in rule.policies()]

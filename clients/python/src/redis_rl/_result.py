@@ -215,13 +215,6 @@ class Result(Decision):
         return Result.of(self.rule, [state.later(ms) for state in self.each])
 
     @classmethod
-    def undecided(cls, rule: Rule, at_ms: int) -> Result:
-        """The result of a request that was let through at this time, with nothing known of the key."""
-        policy = rule.policies()[0]
-        state = State(True, policy.limit, 0, policy.limit, 0, 0, 0, policy.window_ms or 0, at_ms)
-        return replace(cls.of(rule, [state]), source="open")
-
-    @classmethod
     def of(cls, rule: Rule, states: Sequence[State]) -> Result:
         """The result of a rule whose windows are in these states."""
         # It is allowed if all of them allow, as one that denies binds before those that do not.
@@ -279,6 +272,21 @@ class AllResult(Decision):
         each = tuple(Result.of(rule, (state,)) for rule, state in zip(rules, states, strict=True))
         answer = cls(*_figures(each[index]), index=index, each=each)
         return replace(answer, allowed=allowed, remaining=remaining, retry_after_ms=_wait(retry))
+
+
+def decided_here(answers: Sequence[tuple[Rule, Sequence[State]]], source: Source) -> Result | AllResult:
+    """The answer to a request on whose rules this process has decided."""
+    results = [replace(Result.of(rule, states), source=source) for rule, states in answers]
+    if len(results) == 1:
+        return results[0]
+    index = next((number for number, result in enumerate(results) if not result), 0)
+    binding = results[index]
+    retry = -1 if binding.retry_after_ms is None else binding.retry_after_ms
+    rules = [rule for rule, _ in answers]
+    answer = AllResult.of(
+        rules, results, allowed=binding.allowed, index=index, remaining=binding.remaining, retry=retry
+    )
+    return replace(answer, source=source)
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,6 @@ class Rule(ABC):
 
     @property
     def weight(self) -> int:
-        """Units that one request weighs."""
         return 1 if self.cost is None else self.cost
 
     @property
@@ -139,7 +138,6 @@ class Windowed(Rule):
         return "EACH" if len(self.windows) > 1 and not self.force else "FULL"
 
     def _options(self) -> list[Word]:
-        """Options of one kind of rule alone."""
         return []
 
     def _sent_cost(self) -> int | None:
@@ -246,6 +244,8 @@ class Lease(Rule):
     limit: int
     ms: int
     holder: str | bytes | None
+    is_ours: bool = field(default=False, kw_only=True, repr=False, compare=False)
+    """Whether the holder's name was made for one call, so that nobody else has a lease by it."""
 
     def words(self) -> list[Word]:
         if self.holder is None:
@@ -261,9 +261,10 @@ class Lease(Rule):
 
     def held_by(self, holder: str | bytes | None = None) -> Lease:
         """The same lease for one holder; without a name, for one with a new random name."""
-        if holder is None:
-            holder = self.holder or secrets.token_hex(8)
-        return replace(self, holder=holder_of(holder))
+        named = self.holder if holder is None else holder
+        if named is None:
+            return replace(self, holder=secrets.token_hex(8), is_ours=True)
+        return replace(self, holder=holder_of(named), is_ours=False)
 
     def with_cost(self, cost: int) -> NoReturn:
         raise TypeError("a lease has no cost: each holder counts once")

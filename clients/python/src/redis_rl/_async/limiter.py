@@ -24,7 +24,6 @@ from .._calls import (
     ended_at,
     is_all,
     longest_turn,
-    peeked,
     read_all,
     read_number,
     read_refund,
@@ -172,7 +171,7 @@ class AsyncLimiter:
             key, rule: as in `hit`.
             cost: as in `hit`; 0 shows the state as it is, without a request of one's own.
         """
-        rule = peeked(rule, cost)
+        rule = checked(rule) if cost is None else checked(rule).with_cost(cost)
         return cast("Result", await self._decide("peek", ((key, rule),)))
 
     async def all(self, rules: Rules) -> AllResult:
@@ -249,6 +248,7 @@ class AsyncLimiter:
         while True:
             found = denial = await self._tried(key, rule, until, least, denial)
             if found is None:
+                await _sleep_out(until)
                 continue
             if found.wait_ms:
                 await self._sleep_until(key, rule, found)
@@ -268,7 +268,7 @@ class AsyncLimiter:
         return self._timeout * LAST_CALL if until > time.monotonic() else self._timeout
 
     async def _tried(self, key: Key, rule: Rule, until: float, least: float, denial: Result | None) -> Result | None:
-        """A try by one who waits: None after a second in which the server was unavailable, if there is time left.
+        """A try by one who waits: None where the server was unavailable, if there is time left.
 
         At the end of the last one what is known is the denial before it.
         """
@@ -280,9 +280,7 @@ class AsyncLimiter:
                 return await self._take_turn(key, rule, ms, within)
             return cast("Result", await self._decide("hit", ((key, rule),), within))
         except Unavailable:
-            left = until - time.monotonic()
-            if left > 0:
-                await sleep(min(left, PAUSE))
+            if time.monotonic() < until:
                 return None
             if denial is not None:
                 return denial
@@ -305,9 +303,13 @@ class AsyncLimiter:
         pause = FIRST_POLL
         try:
             while True:
-                ends = _ends(rule)
+                # The server's lease does not end earlier, as the call takes time.
+                ends = time.monotonic() + rule.ms / 1000
                 found = await self._tried(key, rule, until, least, found)
                 if found is None:
+                    # What was known before an outage is no answer for the others either.
+                    line.denial = None
+                    await _sleep_out(until)
                     continue
                 left = until - time.monotonic()
                 line.denial = None if found else found
@@ -385,7 +387,8 @@ class AsyncLimiter:
         """
         self._calls.key(key)
         end_of_wait(timeout)
-        return AsyncHeldLease(self, key, _lease(rule).held_by(holder), timeout)
+        # A block gives it back in any case.
+        return AsyncHeldLease(self, key, replace(_lease(rule).held_by(holder), is_ours=True), timeout)
 
     def reserve(
         self, key: Key, rule: Sliding | Fixed, units: int, *, lease: Seconds = 60
@@ -459,7 +462,8 @@ class AsyncLimiter:
     async def _decide(
         self, call: str, rules: Sequence[tuple[Key, Rule]], within: float = math.inf
     ) -> Result | AllResult:
-        leases = [(key, rule.holder) for key, rule in rules if isinstance(rule, Lease) and rule.holder is not None]
+        # Where the caller has named the holder, the call may renew what it has.
+        leases = [(key, rule.holder) for key, rule in rules if isinstance(rule, Lease) and rule.is_ours and rule.holder]
         if not leases or call == "peek":
             return await self._decided(call, rules, within)
 
@@ -546,6 +550,11 @@ class AsyncLimiter:
         finally:
             # Also a denial of which another call has heard meanwhile.
             self._denials.forget(key)
+
+
+async def _sleep_out(until: float) -> None:
+    """Waits for the next try in an outage."""
+    await sleep(max(min(until - time.monotonic(), PAUSE), 0.0))
 
 
 def _lease(rule: Lease) -> Lease:
@@ -757,8 +766,3 @@ class AsyncReservation(AsyncKept):
                 await self._keeper.stop()
 
         await finished(end)
-
-
-def _ends(rule: Lease) -> float:
-    """When a lease that is acquired now ends. The server's does not end earlier, as the call takes time."""
-    return time.monotonic() + rule.ms / 1000

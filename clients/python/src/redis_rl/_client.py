@@ -46,11 +46,9 @@ class Client:
         )
 
     def module(self, name: str) -> Any:
-        """A module of the client library, that for asyncio if the client is."""
         return importlib.import_module(f"{self._package}.{name}")
 
     def nodes(self) -> dict[Address, Any]:
-        """The nodes of a cluster that the client knows."""
         manager = self.client.nodes_manager
         known = (*manager.nodes_cache.values(), *manager.startup_nodes.values())
         return {(str(node.host), int(node.port)): node for node in known}

@@ -45,7 +45,6 @@ def called_apart(items: Iterable[Item], taken: Collection[str]) -> list[Item]:
 
 
 def problem(violated: list[str]) -> dict[str, Any]:
-    """The problem document (RFC 9457) of a denial."""
     return {"type": PROBLEM_TYPE, "title": PROBLEM_TITLE, "status": 429, "violated-policies": violated}
 
 
@@ -58,7 +57,6 @@ def check_name(name: str, what: str) -> None:
 
 
 def ceil_seconds(ms: int) -> int:
-    """Milliseconds as seconds, rounded up."""
     return -(-ms // 1000)
 
 

@@ -82,7 +82,6 @@ class Counter:
         error: Exception | None = None,
         unavailable: bool = False,
     ) -> None:
-        """A call has ended."""
         statistics = self.statistics
         source: Source = "server" if result is None else result.source
         if unavailable:
@@ -160,7 +159,6 @@ class Denials:
                 break
 
     def clear(self) -> None:
-        """Forgets everything."""
         self._known.clear()
         self._bytes = 0
 

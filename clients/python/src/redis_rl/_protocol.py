@@ -68,7 +68,6 @@ class Command:
 
 @cache
 def source(what: Literal["library", "script"]) -> str:
-    """The Lua source that the package carries."""
     return resources.files("redis_rl").joinpath("lua", f"rl.{what}.lua").read_text(encoding="utf-8")
 
 
@@ -211,7 +210,6 @@ def unsent(error: BaseException) -> None:
 
 
 def is_unsent(error: BaseException) -> bool:
-    """Whether that was noted."""
     return hasattr(error, "redis_rl_unsent")
 
 

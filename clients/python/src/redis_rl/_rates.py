@@ -110,6 +110,5 @@ Rate = str | tuple[int, Seconds] | Window
 
 
 def windows(rates: Iterable[Rate]) -> list[Window]:
-    """The windows of some rates, of which a text may hold several, joined by commas."""
     parts = (part for rate in rates for part in (rate.split(",") if isinstance(rate, str) else [rate]))
     return [Window.parse(part) for part in parts]

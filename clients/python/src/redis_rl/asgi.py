@@ -97,7 +97,6 @@ class RateLimitMiddleware:
 
 
 def fields(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
-    """Headers as ASGI has them."""
     return [(name.lower().encode(), value.encode()) for name, value in headers.items()]
 
 
@@ -124,7 +123,6 @@ def _until_sent(send: Send, answer: AsyncAnswer) -> Send:
 
 
 async def _problem(send: Send, problem: dict[str, Any], headers: dict[str, str]) -> None:
-    """An answer as RFC 9457 has it."""
     body = json.dumps(problem).encode()
     headers = {**headers, "Content-Type": "application/problem+json", "Content-Length": str(len(body))}
     await send({"type": "http.response.start", "status": problem["status"], "headers": fields(headers)})

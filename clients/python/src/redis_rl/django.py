@@ -37,7 +37,6 @@ NAMES = {"URL", "RULE", "LIMIT", "KEY", "TRUSTED_PROXIES", "IPV6_PREFIX", "MODE"
 
 
 def given() -> dict[str, Any]:
-    """The setting REDIS_RL."""
     options = getattr(settings, "REDIS_RL", None)
     if not isinstance(options, dict) or not isinstance(options.get("URL"), str):
         raise ImproperlyConfigured('REDIS_RL must be a dict such as {"URL": "redis://localhost"}')
@@ -48,7 +47,6 @@ def given() -> dict[str, Any]:
 
 
 def rule(rate: Rate) -> Rule:
-    """The rule of a rate, of the kind that the setting names."""
     kind = given().get("RULE", "sliding")
     if kind not in RULES:
         raise ImproperlyConfigured(f"RULE of REDIS_RL must be one of {', '.join(RULES)}, not {kind!r}")
@@ -56,7 +54,6 @@ def rule(rate: Rate) -> Rule:
 
 
 def limited() -> tuple[Any, Any]:
-    """The key and the rule of the middleware."""
     options = given()
     limit, key = options.get("LIMIT"), options.get("KEY")
     if limit is None:

@@ -71,7 +71,6 @@ def rate_limit(
 
 
 def problem_answer(problem: Mapping[str, Any], headers: Mapping[str, str]) -> JSONResponse:
-    """A problem document as a response."""
     return JSONResponse(problem, problem["status"], headers, media_type="application/problem+json")
 
 

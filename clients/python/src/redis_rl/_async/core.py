@@ -268,7 +268,6 @@ class Core:
         background(probe)
 
     async def _detect(self, server: Server) -> Mode:
-        """Finds the best mode that the server has."""
         chosen = self._chosen
         mode = await self._found(server) if chosen is None or chosen == "functions" else chosen
         before = self._modes.get(server.name)

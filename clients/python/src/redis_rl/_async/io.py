@@ -58,7 +58,6 @@ class Deadline:
         self._seen = 0
 
     def left(self) -> float:
-        """Seconds that are left, at least 0."""
         return max(self._at - time.monotonic(), 0.0)
 
     async def __aenter__(self) -> Deadline:
@@ -95,8 +94,6 @@ class Deadline:
 
 
 class Server:
-    """One server, or a node of a cluster, and the connections to it."""
-
     def __init__(
         self, client: Client, name: str, reconnected: Callable[[str], object], address: Address | None = None
     ) -> None:
@@ -130,7 +127,6 @@ class Server:
         return _Place(self, deadline) if self._gate.locked() else self._gate
 
     async def execute(self, words: list[Word]) -> Any:
-        """Sends a command."""
         return await self.client.execute_command(*words)
 
     def renew(self) -> None:
@@ -138,7 +134,6 @@ class Server:
         self._generation += 1
 
     async def aclose(self) -> None:
-        """Closes the connections of our own."""
         for client in clients_of(self.own):
             await client.connection_pool.disconnect()
 
@@ -230,7 +225,6 @@ def is_gone(place: asyncio.AbstractEventLoop) -> bool:
 
 
 async def sleep(seconds: float) -> None:
-    """Waits."""
     await asyncio.sleep(seconds)
 
 
@@ -299,7 +293,6 @@ async def within(seconds: float, call: Callable[[], Coroutine[Any, Any, bool]]) 
 
 
 def begun(call: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
-    """Begins work that goes on beside the caller."""
     return asyncio.create_task(call())
 
 

@@ -44,11 +44,9 @@ class Servers:
         return self._only is None
 
     def all(self) -> list[Server]:
-        """Those that are known."""
         return list(self._known.values()) if self._only is None else [self._only]
 
     def primaries(self) -> set[str]:
-        """The names of those that have slots."""
         return {names[0] for names in set(self._slots) if names}
 
     def name(self, command: Command) -> str:
@@ -85,7 +83,6 @@ class Servers:
         self._suspects.add(server.name)
 
     def is_suspect(self, name: str) -> bool:
-        """Whether that was said of a server since this was asked."""
         is_suspect = name in self._suspects
         self._suspects.discard(name)
         return is_suspect
@@ -158,6 +155,5 @@ class Servers:
         return answer
 
     async def aclose(self) -> None:
-        """Closes the connections of our own."""
         for server in self.all():
             await server.aclose()

@@ -26,11 +26,9 @@ class Line:
         return await within(seconds, self._turn.acquire)
 
     def leave(self) -> None:
-        """Lets the next one have its turn."""
         self._turn.release()
 
     def wake(self) -> None:
-        """A place is free."""
         self._freed.set()
 
     async def wait(self, seconds: float) -> bool:
@@ -56,7 +54,6 @@ class Keeper:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended by this process' clock."""
         return time.monotonic() >= self.ends
 
     async def _keep(self) -> None:

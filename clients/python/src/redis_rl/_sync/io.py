@@ -1,4 +1,4 @@
-"""Connections, deadlines and background work for threads. `_async.io` has the same for asyncio."""
+"""Connections, deadlines and background work for threads. `_async.io` describes what both have."""
 
 from __future__ import annotations
 
@@ -55,7 +55,6 @@ class Deadline:
         self._spare = 2
 
     def left(self) -> float:
-        """Seconds that are left, at least 0."""
         return max(self._at - time.monotonic(), 0.0)
 
     @classmethod
@@ -120,8 +119,6 @@ class Socket:
 
 
 class Server:
-    """One server, or a node of a cluster, and the connections to it."""
-
     def __init__(
         self, client: Client, name: str, reconnected: Callable[[str], object], address: Address | None = None
     ) -> None:
@@ -142,7 +139,6 @@ class Server:
 
     @contextmanager
     def place(self, deadline: Deadline) -> Iterator[None]:
-        """Held by each call that is under way."""
         try:
             self._places.get(timeout=deadline.left())
         except queue.Empty:
@@ -153,7 +149,6 @@ class Server:
             self._places.put(None)
 
     def execute(self, words: list[Word]) -> Any:
-        """Sends a command."""
         try:
             return self.client.execute_command(*words)
         except Exception:
@@ -164,11 +159,9 @@ class Server:
             raise
 
     def renew(self) -> None:
-        """Has each connection opened anew before it is used again: the name may lead to another server now."""
         self._generation += 1
 
     def close(self) -> None:
-        """Closes the connections of our own."""
         for client in clients_of(self.own):
             client.connection_pool.disconnect()
 
@@ -215,27 +208,22 @@ def pending(made: Answer) -> Answer:
 
 
 def here() -> int:
-    """What connections belong to: the process."""
     return os.getpid()
 
 
 def is_gone(place: int) -> bool:
-    """Whether what belongs there can no longer be used."""
     return place != os.getpid()
 
 
 def sleep(seconds: float) -> None:
-    """Waits."""
     time.sleep(seconds)
 
 
 def given(value: Answer) -> Answer:
-    """What a function of the user's returns."""
     return value
 
 
 def background(call: Callable[[], object]) -> None:
-    """Makes a call while the caller goes on."""
     threading.Thread(target=call, name="redis-rl", daemon=True).start()
 
 
@@ -270,17 +258,14 @@ def carried_out(call: Callable[[], Answer], undo: Callable[[Answer | None], obje
 
 
 def within(seconds: float, call: Callable[..., bool]) -> bool:
-    """Waits for a lock or an event, for this long at most. Returns whether it has come."""
     return call(timeout=min(seconds, threading.TIMEOUT_MAX))
 
 
 def begun(call: Callable[[], None]) -> threading.Thread:
-    """Begins work that goes on beside the caller."""
     thread = threading.Thread(target=call, name="redis-rl lease", daemon=True)
     thread.start()
     return thread
 
 
 def over(work: threading.Thread) -> None:
-    """Waits for its end."""
     work.join()

@@ -4,6 +4,7 @@ import java.net.InetAddress;
 import java.net.UnknownHostException;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Comparator;
 import java.util.List;
 import java.util.regex.Pattern;
 import org.jspecify.annotations.Nullable;
@@ -15,6 +16,8 @@ public final class Addresses {
   private static final Pattern IPV4 =
       Pattern.compile("(?:(?:25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)(?:\\.(?!$)|$)){4}");
   private static final Pattern IPV6 = Pattern.compile("[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*(?:%.*)?");
+
+  private static final Pattern ZEROS = Pattern.compile("(?:^|:)(0(?::0)+)(?::|$)");
 
   private static final class Network {
     private final byte[] bytes;
@@ -91,17 +94,9 @@ public final class Addresses {
   }
 
   private String text(byte[] address) {
-    if (address.length == 4) {
-      return (address[0] & 255)
-          + "."
-          + (address[1] & 255)
-          + "."
-          + (address[2] & 255)
-          + "."
-          + (address[3] & 255);
-    }
-    String text = compressed(masked(address, ipv6Prefix));
-    return ipv6Prefix == 128 ? text : text + "/" + ipv6Prefix;
+    boolean isShort = address.length == 4;
+    String text = compressed(isShort ? address : masked(address, ipv6Prefix));
+    return isShort || ipv6Prefix == 128 ? text : text + "/" + ipv6Prefix;
   }
 
   /** An address, with a port or in brackets as X-Forwarded-For may have it. */
@@ -138,34 +133,19 @@ public final class Addresses {
     return masked;
   }
 
-  /** As RFC 5952 writes it. */
+  /** As RFC 5952 writes it: the first of the longest runs of zeros, of two at least, is "::". */
   private static String compressed(byte[] address) {
-    int[] groups = new int[8];
-    for (int i = 0; i < 8; i++) {
-      groups[i] = ((address[2 * i] & 255) << 8) | (address[2 * i + 1] & 255);
+    String text;
+    try {
+      text = InetAddress.getByAddress(address).getHostAddress();
+    } catch (UnknownHostException error) {
+      throw new IllegalStateException(error); // Of 4 or 16 bytes it is known.
     }
-    int begin = -1;
-    int length = 1;
-    for (int i = 0; i < 8; i++) {
-      int end = i;
-      while (end < 8 && groups[end] == 0) {
-        end++;
-      }
-      if (end - i > length) {
-        begin = i;
-        length = end - i;
-      }
-    }
-    StringBuilder text = new StringBuilder();
-    for (int i = 0; i < 8; i++) {
-      if (i == begin) {
-        text.append("::");
-        i += length - 1;
-      } else {
-        text.append(i == 0 || text.toString().endsWith(":") ? "" : ":")
-            .append(Integer.toHexString(groups[i]));
-      }
-    }
-    return text.toString();
+    return ZEROS
+        .matcher(text)
+        .results()
+        .max(Comparator.comparingInt(run -> run.group(1).length()))
+        .map(run -> text.substring(0, run.start()) + "::" + text.substring(run.end()))
+        .orElse(text);
   }
 }

@@ -46,15 +46,16 @@ final class Core {
 
   private static ScheduledThreadPoolExecutor timer() {
     ScheduledThreadPoolExecutor timer =
-        new ScheduledThreadPoolExecutor(
-            1,
-            work -> {
-              Thread thread = new Thread(work, "redis-rl");
-              thread.setDaemon(true);
-              return thread;
-            });
+        new ScheduledThreadPoolExecutor(1, work -> thread(work, "redis-rl"));
     timer.setRemoveOnCancelPolicy(true);
     return timer;
+  }
+
+  /** A thread that keeps no process alive. */
+  static Thread thread(Runnable work, String name) {
+    Thread thread = new Thread(work, name);
+    thread.setDaemon(true);
+    return thread;
   }
 
   static void after(long nanos, Runnable work) {

@@ -9,6 +9,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
+import java.util.function.UnaryOperator;
 import org.jspecify.annotations.Nullable;
 import redisrl.Rule.Policy;
 
@@ -195,23 +196,21 @@ public final class Decision {
   }
 
   Decision from(Source source) {
-    return new Decision(
-        state,
-        each,
-        source,
-        index,
-        results.stream().map(result -> result.from(source)).toList(),
-        rule);
+    return changed(UnaryOperator.identity(), source);
   }
 
   /** The same answer some time later, if nothing else has happened. */
   Decision later(Duration passed) {
+    return changed(known -> known.later(passed), source);
+  }
+
+  private Decision changed(UnaryOperator<State> change, Source source) {
     return new Decision(
-        state.later(passed),
-        each.stream().map(s -> s.later(passed)).toList(),
+        change.apply(state),
+        each.stream().map(change).toList(),
         source,
         index,
-        results.stream().map(result -> result.later(passed)).toList(),
+        results.stream().map(result -> result.changed(change, source)).toList(),
         rule);
   }
 

@@ -102,11 +102,7 @@ public final class JedisTransport implements Transport {
             IDLE.toSeconds(),
             TimeUnit.SECONDS,
             new LinkedBlockingQueue<>(),
-            work -> {
-              Thread thread = new Thread(work, "redis-rl-jedis");
-              thread.setDaemon(true);
-              return thread;
-            });
+            work -> Core.thread(work, "redis-rl-jedis"));
     private final Set<Connection> busy = ConcurrentHashMap.newKeySet();
     // When each connection was last used, and when one last failed.
     private final Map<Connection, Long> used = Collections.synchronizedMap(new WeakHashMap<>());
@@ -333,22 +329,19 @@ public final class JedisTransport implements Transport {
         || !lanes.remove(server, lane)) {
       return;
     }
-    Thread leaving =
-        new Thread(
-            () -> {
-              lane.leave();
-              ClusterConnectionProvider nodes = cluster;
-              if (nodes != null) {
-                var pool = nodes.getNodes().get(server);
-                if (pool != null) {
-                  pool.clear();
-                }
-                nodes.renewSlotCache();
-              }
-            },
-            "redis-rl-jedis-left");
-    leaving.setDaemon(true);
-    leaving.start();
+    Core.thread(() -> leave(lane, server), "redis-rl-jedis-left").start();
+  }
+
+  private void leave(Lane lane, String server) {
+    lane.leave();
+    ClusterConnectionProvider nodes = cluster;
+    if (nodes != null) {
+      var pool = nodes.getNodes().get(server);
+      if (pool != null) {
+        pool.clear();
+      }
+      nodes.renewSlotCache();
+    }
   }
 
   @Override

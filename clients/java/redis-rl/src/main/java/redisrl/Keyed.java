@@ -57,8 +57,6 @@ public final class Keyed {
           "the units of a reservation must be from 1 to " + Rates.MAX_UNITS + ", not " + units);
     }
     Rule.Hold hold = new Rule.Hold(holder, Rates.milliseconds(lease, "the lease of a reservation"));
-    return rule instanceof Rule.Sliding sliding
-        ? sliding.held(units, hold)
-        : ((Rule.Fixed) rule).held(units, hold);
+    return ((Rule.Windowed<?>) rule).held(units, hold);
   }
 }

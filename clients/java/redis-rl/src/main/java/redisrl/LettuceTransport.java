@@ -61,7 +61,13 @@ public final class LettuceTransport implements Transport {
    * On a client of its own, which ends with the transport. The address may be that of sentinels.
    */
   public static LettuceTransport create(RedisURI uri) {
-    RedisURI own = RedisURI.builder(uri).withTimeout(Duration.ofSeconds(2)).build();
+    RedisURI.Builder copy = RedisURI.builder(uri).withTimeout(Duration.ofSeconds(2));
+    // Which Lettuce's builder leaves out.
+    uri.getSentinels().forEach(copy::withSentinel);
+    if (uri.getSentinelMasterId() != null) {
+      copy.withSentinelMasterId(uri.getSentinelMasterId());
+    }
+    RedisURI own = copy.build();
     RedisClient client = RedisClient.create(own);
     client.setOptions(
         ClientOptions.builder()
@@ -83,15 +89,10 @@ public final class LettuceTransport implements Transport {
     return new LettuceTransport(
         () ->
             CompletableFuture.supplyAsync(
-                () -> client.connect(ByteArrayCodec.INSTANCE), LettuceTransport::inThread),
+                () -> client.connect(ByteArrayCodec.INSTANCE),
+                work -> Core.thread(work, "redis-rl-connect").start()),
         null,
         () -> {});
-  }
-
-  private static void inThread(Runnable work) {
-    Thread thread = new Thread(work, "redis-rl-connect");
-    thread.setDaemon(true);
-    thread.start();
   }
 
   /** On a client of its own, with the nodes and the resources of yours. */
@@ -177,20 +178,9 @@ public final class LettuceTransport implements Transport {
               if (tries == 0 || !Core.cause(error).toString().contains("Commands are rejected")) {
                 return CompletableFuture.failedFuture(error);
               }
-              CompletableFuture<@Nullable Object> again = new CompletableFuture<>();
-              Core.after(
-                  PAUSE,
-                  () ->
-                      routed(connection, name, args, tries - 1)
-                          .whenComplete(
-                              (reply, failure) -> {
-                                if (failure == null) {
-                                  again.complete(reply);
-                                } else {
-                                  again.completeExceptionally(failure);
-                                }
-                              }));
-              return again;
+              CompletableFuture<@Nullable Void> pause = new CompletableFuture<>();
+              Core.after(PAUSE, () -> pause.complete(null));
+              return pause.thenCompose(done -> routed(connection, name, args, tries - 1));
             });
   }
 

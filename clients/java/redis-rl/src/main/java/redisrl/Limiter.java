@@ -47,36 +47,22 @@ public final class Limiter implements AutoCloseable {
   private final Waiting waiting = new Waiting(this);
   private volatile boolean isClosed;
 
-  private Limiter(Builder builder) {
+  private Limiter(Builder builder, @Nullable Limiter whole) {
     this.core = new Core(builder.transport, builder.mode, builder.name);
-    this.whole = null;
+    this.whole = whole;
     this.transport = builder.transport;
     this.chosen = builder.mode;
-    this.denials = new Denials();
+    this.denials = whole == null ? new Denials() : whole.denials;
     this.prefix = builder.prefix;
     this.timeout = builder.timeout;
     this.name = builder.name;
     this.listener = builder.listener;
-    if (!builder.transport.isCluster()) {
-      core.warm();
-    }
   }
 
-  /** A part of a limiter with a time-out and a breaker of its own, for a guard. */
-  private Limiter(Limiter whole, Duration timeout) {
-    this.core = new Core(whole.transport, whole.chosen, whole.name);
-    this.whole = whole;
-    this.transport = whole.transport;
-    this.chosen = whole.chosen;
-    this.denials = whole.denials;
-    this.prefix = whole.prefix;
-    this.timeout = timeout;
-    this.name = whole.name;
-    this.listener = whole.listener;
-  }
-
+  /** A part of the limiter with a time-out and a breaker of its own, for a guard. */
   Limiter within(Duration timeout) {
-    return new Limiter(this, timeout);
+    Builder part = new Builder(transport).prefix(prefix).mode(chosen).timeout(timeout);
+    return new Limiter(part.name(name).listener(listener), this);
   }
 
   /** A limiter on a transport, which stays yours. */
@@ -136,7 +122,11 @@ public final class Limiter implements AutoCloseable {
     }
 
     public Limiter build() {
-      return new Limiter(this);
+      Limiter limiter = new Limiter(this, null);
+      if (!transport.isCluster()) {
+        limiter.core.warm();
+      }
+      return limiter;
     }
   }
 

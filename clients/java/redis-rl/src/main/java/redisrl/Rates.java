@@ -7,7 +7,6 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.List;
-import java.util.Map;
 import java.util.regex.Pattern;
 
 /** Reads rates: {@code 100/minute}, {@code 5 per 2 seconds}, {@code 10/s, 1000/hour}. */
@@ -36,33 +35,6 @@ final class Rates {
       Pattern.compile(
           "\\s*(\\d+(?:_\\d+)*)(?:\\s*/\\s*|\\s+per\\s+)(?:(\\d+(?:\\.\\d{1,3})?)\\s*)?([a-z]+)\\s*",
           Pattern.CASE_INSENSITIVE);
-
-  private static final Map<String, Long> UNITS =
-      Map.ofEntries(
-          Map.entry("ms", 1L),
-          Map.entry("millisecond", 1L),
-          Map.entry("milliseconds", 1L),
-          Map.entry("s", 1000L),
-          Map.entry("sec", 1000L),
-          Map.entry("secs", 1000L),
-          Map.entry("second", 1000L),
-          Map.entry("seconds", 1000L),
-          Map.entry("m", 60_000L),
-          Map.entry("min", 60_000L),
-          Map.entry("mins", 60_000L),
-          Map.entry("minute", 60_000L),
-          Map.entry("minutes", 60_000L),
-          Map.entry("h", 3_600_000L),
-          Map.entry("hr", 3_600_000L),
-          Map.entry("hrs", 3_600_000L),
-          Map.entry("hour", 3_600_000L),
-          Map.entry("hours", 3_600_000L),
-          Map.entry("d", 86_400_000L),
-          Map.entry("day", 86_400_000L),
-          Map.entry("days", 86_400_000L),
-          Map.entry("w", 604_800_000L),
-          Map.entry("week", 604_800_000L),
-          Map.entry("weeks", 604_800_000L));
 
   private Rates() {}
 
@@ -94,8 +66,8 @@ final class Rates {
 
   private static Window window(String text) {
     var found = RATE.matcher(text);
-    Long unit = found.matches() ? UNITS.get(found.group(3).toLowerCase(ROOT)) : null;
-    if (unit == null) {
+    long unit = found.matches() ? unit(found.group(3).toLowerCase(ROOT)) : 0;
+    if (unit == 0) {
       throw new IllegalArgumentException(
           "a rate looks like \"100/minute\", \"10/s\" or \"5 per 2 hours\" (ms, second, minute, hour,"
               + " day, week), not \""
@@ -105,6 +77,19 @@ final class Rates {
     BigDecimal times = found.group(2) == null ? BigDecimal.ONE : new BigDecimal(found.group(2));
     return new Window(
         limit(found.group(1)), milliseconds(times.multiply(BigDecimal.valueOf(unit)), text));
+  }
+
+  /** In milliseconds; 0 for another word. */
+  private static long unit(String name) {
+    return switch (name) {
+      case "ms", "millisecond", "milliseconds" -> 1;
+      case "s", "sec", "secs", "second", "seconds" -> 1000;
+      case "m", "min", "mins", "minute", "minutes" -> 60_000;
+      case "h", "hr", "hrs", "hour", "hours" -> 3_600_000;
+      case "d", "day", "days" -> 86_400_000;
+      case "w", "week", "weeks" -> 604_800_000;
+      default -> 0;
+    };
   }
 
   static Window window(long limit, Duration length) {

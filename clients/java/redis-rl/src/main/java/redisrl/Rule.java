@@ -46,7 +46,7 @@ public abstract sealed class Rule {
    * counts in none.
    */
   public static Sliding sliding(String... rates) {
-    return new Sliding(Options.NONE, Rates.windows(rates), false, null);
+    return new Sliding(Options.NONE, Rates.windows(rates));
   }
 
   /**
@@ -54,7 +54,7 @@ public abstract sealed class Rule {
    * 2147483647 seconds.
    */
   public static Sliding sliding(long limit, Duration window) {
-    return new Sliding(Options.NONE, List.of(Rates.window(limit, window)), false, null);
+    return new Sliding(Options.NONE, List.of(Rates.window(limit, window)));
   }
 
   /**
@@ -63,12 +63,12 @@ public abstract sealed class Rule {
    * also counts the requests that it denies.
    */
   public static Fixed fixed(String... rates) {
-    return new Fixed(Options.NONE, Rates.windows(rates), false, false, null, null);
+    return new Fixed(Options.NONE, Rates.windows(rates), false, null);
   }
 
   /** {@link #fixed(String...)} with one window. */
   public static Fixed fixed(long limit, Duration window) {
-    return new Fixed(Options.NONE, List.of(Rates.window(limit, window)), false, false, null, null);
+    return new Fixed(Options.NONE, List.of(Rates.window(limit, window)), false, null);
   }
 
   /**
@@ -80,8 +80,7 @@ public abstract sealed class Rule {
    */
   public static Fixed calendar(String rate, ZoneId zone, int starts) {
     Calendar calendar = Calendar.of(rate, given(zone, "the zone of a calendar"), starts);
-    return new Fixed(
-        Options.NONE, List.of(new Window(calendar.limit(), 0)), false, false, null, calendar);
+    return new Fixed(Options.NONE, List.of(new Window(calendar.limit(), 0)), false, calendar);
   }
 
   /**
@@ -120,7 +119,7 @@ public abstract sealed class Rule {
   }
 
   boolean isForced() {
-    return false;
+    return options.force;
   }
 
   /** What a request weighs. */
@@ -129,7 +128,7 @@ public abstract sealed class Rule {
   }
 
   @Nullable Hold hold() {
-    return null;
+    return options.hold;
   }
 
   /** This rule, which has at least such a cost. */
@@ -152,9 +151,7 @@ public abstract sealed class Rule {
     return other instanceof Rule rule
         && kind().equals(rule.kind())
         && described().equals(rule.described())
-        && options.equals(rule.options)
-        && isForced() == rule.isForced()
-        && Objects.equals(hold(), rule.hold());
+        && options.equals(rule.options);
   }
 
   @Override
@@ -177,19 +174,16 @@ public abstract sealed class Rule {
   /** A reservation's. */
   record Hold(String holder, long leaseMs) {}
 
-  record Options(@Nullable String name, @Nullable String unit, @Nullable Long cost) {
-    static final Options NONE = new Options(null, null, null);
-
-    Options named(String name) {
-      return new Options(text(name, "name"), unit, cost);
-    }
-
-    Options of(String unit) {
-      return new Options(name, text(unit, "unit"), cost);
-    }
+  record Options(
+      @Nullable String name,
+      @Nullable String unit,
+      @Nullable Long cost,
+      boolean force,
+      @Nullable Hold hold) {
+    static final Options NONE = new Options(null, null, null, false, null);
 
     Options costing(long cost) {
-      return new Options(name, unit, cost);
+      return new Options(name, unit, cost, force, hold);
     }
 
     private static String text(String text, String what) {
@@ -206,20 +200,60 @@ public abstract sealed class Rule {
     }
   }
 
+  /** What every rule can be called. */
+  public abstract static sealed class Named<R extends Rule> extends Rule {
+    private Named(Options options) {
+      super(options);
+    }
+
+    abstract R with(Options options);
+
+    /** What the policy is called in HTTP headers and keys, in place of its windows. */
+    public R name(String name) {
+      String checked = Options.text(name, "name");
+      return with(new Options(checked, options.unit, options.cost, options.force, options.hold));
+    }
+
+    /**
+     * What is counted, for the header RateLimit-Policy: "requests" (which is understood; of a lease
+     * "concurrent-requests"), "tokens", …
+     */
+    public R unit(String unit) {
+      String checked = Options.text(unit, "unit");
+      return with(new Options(options.name, checked, options.cost, options.force, options.hold));
+    }
+  }
+
   /**
    * What sliding and fixed rules have in common. It is public for expressions that have it as their
    * type: {@code isExact ? Rule.sliding("5/s") : Rule.fixed("5/s")}.
    */
-  public abstract static sealed class Windowed extends Rule {
+  public abstract static sealed class Windowed<R extends Rule> extends Named<R> {
     final List<Window> windows;
-    final boolean force;
-    final @Nullable Hold hold;
 
-    private Windowed(Options options, List<Window> windows, boolean force, @Nullable Hold hold) {
+    private Windowed(Options options, List<Window> windows) {
       super(options);
       this.windows = windows;
-      this.force = force;
-      this.hold = hold;
+    }
+
+    /**
+     * The rule for a request that weighs this number of units, 1 to 2^53-1: it fits whole or not at
+     * all. A cost of 0 is for peek and all: the rule is checked, and nothing is counted.
+     */
+    public R cost(long units) {
+      return with(options.costing(units));
+    }
+
+    /**
+     * The rule that counts a request whether it fits or not; the answer still says whether it
+     * fitted.
+     */
+    public R force() {
+      return with(new Options(options.name, options.unit, options.cost, true, options.hold));
+    }
+
+    R held(long units, Hold hold) {
+      return with(new Options(options.name, options.unit, units, options.force, hold));
     }
 
     List<String> limits() {
@@ -230,10 +264,10 @@ public abstract sealed class Rule {
     }
 
     List<String> ending(List<String> words) {
-      if (hold != null) {
-        words.addAll(List.of("HOLD", hold.holder(), seconds(hold.leaseMs())));
+      if (options.hold != null) {
+        words.addAll(List.of("HOLD", options.hold.holder(), seconds(options.hold.leaseMs())));
       }
-      if (force) {
+      if (options.force) {
         words.add("FORCE");
       }
       return words;
@@ -245,17 +279,7 @@ public abstract sealed class Rule {
      */
     @Override
     String form() {
-      return windows.size() > 1 && !force ? "EACH" : "FULL";
-    }
-
-    @Override
-    boolean isForced() {
-      return force;
-    }
-
-    @Override
-    @Nullable Hold hold() {
-      return hold;
+      return windows.size() > 1 && !options.force ? "EACH" : "FULL";
     }
 
     @Override
@@ -285,42 +309,14 @@ public abstract sealed class Rule {
   }
 
   /** See {@link Rule#sliding(String...)}. */
-  public static final class Sliding extends Windowed implements Reservable, Queued {
-    private Sliding(Options options, List<Window> windows, boolean force, @Nullable Hold hold) {
-      super(options, windows, force, hold);
+  public static final class Sliding extends Windowed<Sliding> implements Reservable, Queued {
+    private Sliding(Options options, List<Window> windows) {
+      super(options, windows);
     }
 
-    /**
-     * The rule for a request that weighs this number of units, 1 to 2^53-1: it fits whole or not at
-     * all. A cost of 0 is for peek and all: the rule is checked, and nothing is counted.
-     */
-    public Sliding cost(long units) {
-      return new Sliding(options.costing(units), windows, force, hold);
-    }
-
-    /**
-     * The rule that counts a request whether it fits or not; the answer still says whether it
-     * fitted.
-     */
-    public Sliding force() {
-      return new Sliding(options, windows, true, hold);
-    }
-
-    /** What the policy is called in HTTP headers and keys, in place of its windows. */
-    public Sliding name(String name) {
-      return new Sliding(options.named(name), windows, force, hold);
-    }
-
-    /**
-     * What is counted, for the header RateLimit-Policy: "requests" (which is understood), "tokens",
-     * …
-     */
-    public Sliding unit(String unit) {
-      return new Sliding(options.of(unit), windows, force, hold);
-    }
-
-    Sliding held(long units, Hold hold) {
-      return new Sliding(options.costing(units), windows, force, hold);
+    @Override
+    Sliding with(Options options) {
+      return new Sliding(options, windows);
     }
 
     @Override
@@ -343,30 +339,20 @@ public abstract sealed class Rule {
   }
 
   /** See {@link Rule#fixed(String...)} and {@link Rule#calendar}. */
-  public static final class Fixed extends Windowed implements Reservable {
+  public static final class Fixed extends Windowed<Fixed> implements Reservable {
     private final boolean anchored;
     final @Nullable Calendar calendar;
 
     private Fixed(
-        Options options,
-        List<Window> windows,
-        boolean anchored,
-        boolean force,
-        @Nullable Hold hold,
-        @Nullable Calendar calendar) {
-      super(options, windows, force, hold);
+        Options options, List<Window> windows, boolean anchored, @Nullable Calendar calendar) {
+      super(options, windows);
       this.anchored = anchored;
       this.calendar = calendar;
     }
 
-    /** As of {@link Sliding#cost}. */
-    public Fixed cost(long units) {
-      return new Fixed(options.costing(units), windows, anchored, force, hold, calendar);
-    }
-
-    /** As of {@link Sliding#force}. */
-    public Fixed force() {
-      return new Fixed(options, windows, anchored, true, hold, calendar);
+    @Override
+    Fixed with(Options options) {
+      return new Fixed(options, windows, anchored, calendar);
     }
 
     /**
@@ -376,21 +362,7 @@ public abstract sealed class Rule {
       if (calendar != null) {
         throw new IllegalArgumentException("a calendar is not anchored");
       }
-      return new Fixed(options, windows, true, force, hold, null);
-    }
-
-    /** As of {@link Sliding#name}. */
-    public Fixed name(String name) {
-      return new Fixed(options.named(name), windows, anchored, force, hold, calendar);
-    }
-
-    /** As of {@link Sliding#unit}. */
-    public Fixed unit(String unit) {
-      return new Fixed(options.of(unit), windows, anchored, force, hold, calendar);
-    }
-
-    Fixed held(long units, Hold hold) {
-      return new Fixed(options.costing(units), windows, anchored, force, hold, calendar);
+      return new Fixed(options, windows, true, null);
     }
 
     /** The rule with the period of the calendar in which a time lies. */
@@ -399,7 +371,7 @@ public abstract sealed class Rule {
         return this;
       }
       Window window = new Window(calendar.limit(), 0, calendar.end(time).toEpochMilli());
-      return new Fixed(options, List.of(window), anchored, force, hold, calendar);
+      return new Fixed(options, List.of(window), anchored, calendar);
     }
 
     @Override
@@ -434,7 +406,7 @@ public abstract sealed class Rule {
   }
 
   /** See {@link Rule#throttle}. */
-  public static final class Throttle extends Rule implements Queued {
+  public static final class Throttle extends Named<Throttle> implements Queued {
     private final String rate;
     private final long burst;
     private final long count;
@@ -480,19 +452,14 @@ public abstract sealed class Rule {
       return new Throttle(options, rate, burst);
     }
 
-    /** As of {@link Sliding#cost}. */
+    @Override
+    Throttle with(Options options) {
+      return new Throttle(options, rate, burst);
+    }
+
+    /** As of {@link Windowed#cost}. */
     public Throttle cost(long units) {
-      return new Throttle(options.costing(units), rate, burst);
-    }
-
-    /** As of {@link Sliding#name}. */
-    public Throttle name(String name) {
-      return new Throttle(options.named(name), rate, burst);
-    }
-
-    /** As of {@link Sliding#unit}. */
-    public Throttle unit(String unit) {
-      return new Throttle(options.of(unit), rate, burst);
+      return with(options.costing(units));
     }
 
     @Override
@@ -540,7 +507,7 @@ public abstract sealed class Rule {
   }
 
   /** See {@link Rule#lease}. */
-  public static final class Lease extends Rule {
+  public static final class Lease extends Named<Lease> {
     final long limit;
     final long ms;
     final @Nullable String holder;
@@ -560,14 +527,9 @@ public abstract sealed class Rule {
       return new Lease(options, limit, ms, holder);
     }
 
-    /** As of {@link Sliding#name}. */
-    public Lease name(String name) {
-      return new Lease(options.named(name), limit, ms, holder);
-    }
-
-    /** As of {@link Sliding#unit}; "concurrent-requests" unless given. */
-    public Lease unit(String unit) {
-      return new Lease(options.of(unit), limit, ms, holder);
+    @Override
+    Lease with(Options options) {
+      return new Lease(options, limit, ms, holder);
     }
 
     Lease held() {

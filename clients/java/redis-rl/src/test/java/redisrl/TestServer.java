@@ -38,7 +38,11 @@ public final class TestServer implements AutoCloseable {
     if (withModule) {
       command.addAll(List.of("--loadmodule", Path.of(MODULE).toRealPath().toString()));
     }
-    command.addAll(List.of(options));
+    boolean hasFile = options.length > 0 && options[0].endsWith(".conf");
+    if (hasFile) {
+      command.add(1, options[0]);
+    }
+    command.addAll(List.of(options).subList(hasFile ? 1 : 0, options.length));
     Path log = folder.resolve("log");
     process =
         new ProcessBuilder(command)

@@ -139,14 +139,11 @@ final class Settings {
     if (cost == 1) {
       return rule;
     }
-    return rule instanceof Rule.Fixed fixed ? fixed.cost(cost) : ((Rule.Sliding) rule).cost(cost);
+    return ((Rule.Windowed<?>) rule).cost(cost);
   }
 
   private static Rule named(Rule rule, @Nullable String name) {
-    if (name == null) {
-      return rule;
-    }
-    return rule instanceof Rule.Fixed fixed ? fixed.name(name) : ((Rule.Sliding) rule).name(name);
+    return name == null ? rule : ((Rule.Windowed<?>) rule).name(name);
   }
 
   /** What tells limits with the same rates apart. */

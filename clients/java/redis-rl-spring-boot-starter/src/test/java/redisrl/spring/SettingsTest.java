@@ -75,7 +75,14 @@ class SettingsTest {
 
   @Test
   void theServerIsThatOfSpringDataUnlessGiven() throws Exception {
-    try (TestServer server = new TestServer(true, "--requirepass", "pass")) {
+    Path config = Files.createTempFile("sentinel", ".conf");
+    try (TestServer server = new TestServer(true, "--requirepass", "pass");
+        TestServer sentinel =
+            new TestServer(
+                false,
+                Files.writeString(config, "sentinel monitor main 127.0.0.1 " + server.port + " 1\n")
+                    .toString(),
+                "--sentinel")) {
       for (String[] way :
           new String[][] {
             {
@@ -83,12 +90,32 @@ class SettingsTest {
               "spring.data.redis.port=" + server.port,
               "spring.data.redis.password=pass"
             },
-            {"spring.data.redis.url=redis://:pass@127.0.0.1:" + server.port}
+            {"spring.data.redis.url=redis://:pass@127.0.0.1:" + server.port},
+            {
+              "spring.data.redis.sentinel.master=main",
+              "spring.data.redis.sentinel.nodes=127.0.0.1:" + sentinel.port,
+              "spring.data.redis.password=pass"
+            },
+            {"rate-limiter.url=redis-sentinel://pass@127.0.0.1:" + sentinel.port + "/0#main"}
           }) {
         try (App app = plain("", way)) {
           Limiter limiter = app.context.getBean(Limiter.class);
           assertThat(limiter.hit("k", Rule.sliding("5/hour")).allowed()).isTrue();
         }
+      }
+    }
+  }
+
+  @Test
+  void aClusterIsThatOfSpringData() throws Exception {
+    try (TestServer server = new TestServer(true, "--cluster-enabled", "yes")) {
+      server.run("CLUSTER", "ADDSLOTSRANGE", "0", "16383");
+      while (!server.run("CLUSTER", "INFO").contains("cluster_state:ok")) {
+        Thread.sleep(20);
+      }
+      try (App app = plain("", "spring.data.redis.cluster.nodes=127.0.0.1:" + server.port)) {
+        Limiter limiter = app.context.getBean(Limiter.class);
+        assertThat(limiter.hit("k", Rule.sliding("5/hour")).allowed()).isTrue();
       }
     }
   }

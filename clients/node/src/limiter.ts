@@ -226,7 +226,10 @@ export class Limiter {
     const holder = known ?? randomUUID();
     // Nobody else knows the name that was made here. With one of the caller's own it may have been a renewal.
     const giveBack = known === undefined ? () => this.#releaseLeft(key, rule, holder) : undefined;
-    return unlessLeft(signal, () => this.ask(key, rule, { holder, timeout }), giveBack, giveBack);
+    return unlessLeft(signal, () => this.ask(key, rule, { holder, timeout }), giveBack, giveBack).catch((error) => {
+      if (error instanceof LostReplyError) void giveBack?.();
+      throw error;
+    });
   }
 
   /** Ends leases: `RL.RELEASE`. Resolves with how many there were; releasing twice is no error. */

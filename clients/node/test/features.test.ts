@@ -466,6 +466,26 @@ test("a place that the last call of a wait may have taken is given back", async 
   await eventually("it is given back", () => sent.includes("RL.RELEASE"));
 });
 
+test("a lease whose reply is lost is given back where nobody knows its holder", async () => {
+  for (const holder of [undefined, "me"]) {
+    const sent: unknown[] = [];
+    const send = async ([name]: readonly unknown[]) => {
+      sent.push(name);
+      return name === "RL.ACQUIRE" ? new Promise(() => {}) : name === "RL.RELEASE" ? 1 : DENIED;
+    };
+    const limiter = new Limiter({ keyPrefix: "", send }, { mode: "module", timeout: 100, logger: { warn() {} } });
+    await assert.rejects(
+      limiter.acquire("k", lease(1, 3600), holder === undefined ? {} : { holder }),
+      UnavailableError,
+    );
+    if (holder === undefined) await eventually("it is given back", () => sent.includes("RL.RELEASE"));
+    else {
+      await sleep(1500);
+      assert.ok(!sent.includes("RL.RELEASE"), "it may have been a renewal");
+    }
+  }
+});
+
 test("an app is tested without a server: a stand-in, and the limits of the process", async () => {
   const nowhere = { keyPrefix: "", send: () => Promise.reject(new UnavailableError("no server in tests")) };
   const limiter = new Limiter(nowhere, { whenUnavailable: "local", logger: { warn() {} } });

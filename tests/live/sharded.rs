@@ -151,13 +151,16 @@ fn a_key_torn_between_two_nodes_is_served_whole_or_not_at_all(engine: &Engine) {
     const PLACES: [&str; 3] = ["here", "gone", "nowhere"];
     let cluster = Cluster::start(engine);
     let slot = slot_of(&mut cluster.client(0), b"{torn}");
-    let whole_slot = slot_of(&mut cluster.client(0), b"{whole}");
+    let whole_slot = slot_of(&mut cluster.client(0), b"{intact}");
     let source = cluster.first_owner(slot);
     let target = (source + 1) % PRIMARIES;
     let (mut from, mut to) = (cluster.client(source), cluster.client(target));
-    let mut aside = cluster.client(cluster.first_owner(whole_slot));
+    // On the third node: what is done there changes neither of the two.
+    let third = cluster.first_owner(whole_slot);
+    assert!(third != source && third != target);
+    let mut aside = cluster.client(third);
     let (slot, whole_slot) = (slot.to_string(), whole_slot.to_string());
-    let whole = |key: &str| key.replace("{torn}", "{whole}");
+    let whole = |key: &str| key.replace("{torn}", "{intact}");
 
     let (mut keys, mut gone) = (Vec::new(), Vec::new());
     for (kind, declared) in [("log", "RL.SLIDING KEY 2000000000 9"), ("throttle", "RL.THROTTLE KEY 8 1 1000000")] {
@@ -197,12 +200,13 @@ fn a_key_torn_between_two_nodes_is_served_whole_or_not_at_all(engine: &Engine) {
     };
     migrate(&mut from, &gone);
 
+    let both = |from: &mut Client, to: &mut Client| [from, to].map(|node| (keys_in(node, &slot), node.digest()));
     let line = |way: &str, node: usize| Err(format!("{way} {slot} 127.0.0.1:{}", cluster.node(node).port));
+    let mut before = both(&mut from, &mut to);
     for (number, (key, in_script)) in keys.iter().enumerate() {
         // Every second pair is reset in the end, and the others are to arrive as they are.
         let calls = CALLS.iter().filter(|(call, _)| number / 2 % 2 == 0 || !call.starts_with("RL.RESET"));
         for (call, counters) in calls {
-            let before = [&mut from, &mut to].map(|node| (keys_in(node, &slot), node.digest()));
             let mut reply = called(&mut from, call, key, *in_script);
             let asked = usize::from(!before[0].0.contains(key)); // The source, where the key is, or else the target.
             assert_eq!(called(&mut to, call, key, *in_script), line("MOVED", source), "{call}: {key}");
@@ -211,7 +215,7 @@ fn a_key_torn_between_two_nodes_is_served_whole_or_not_at_all(engine: &Engine) {
                 to.run::<()>(&["ASKING"]);
                 reply = called(&mut to, call, key, *in_script);
             }
-            let after = [&mut from, &mut to].map(|node| (keys_in(node, &slot), node.digest()));
+            let after = both(&mut from, &mut to);
             assert_eq!(after[1 - asked], before[1 - asked], "{call}: {key}: the other node stays as it is");
             if counters.iter().all(|counter| before[asked].0.contains(&format!("{key}{counter}"))) {
                 assert_eq!(reply, called(&mut aside, call, &whole(key), *in_script), "{call}: {key}");
@@ -221,6 +225,7 @@ fn a_key_torn_between_two_nodes_is_served_whole_or_not_at_all(engine: &Engine) {
                 assert_eq!(reply, Err(TRY_AGAIN.to_owned()), "{call}: {key}");
                 assert_eq!(after, before, "{call}: {key}: nothing half done");
             }
+            before = after;
         }
     }
 
@@ -256,7 +261,7 @@ fn a_key_torn_between_two_nodes_is_served_whole_or_not_at_all(engine: &Engine) {
         set_slot(client, &slot, "NODE", cluster.id(target));
     }
     let all_there = |to: &mut Client, aside: &mut Client| {
-        let expected: Vec<_> = keys_in(aside, &whole_slot).iter().map(|key| key.replace("{whole}", "{torn}")).collect();
+        let expected: Vec<_> = keys_in(aside, &whole_slot).iter().map(|key| key.replace("{intact}", "{torn}")).collect();
         assert_eq!(keys_in(to, &slot), expected);
     };
     all_there(&mut to, &mut aside);

@@ -103,11 +103,12 @@ fn state(client: &mut Client, key: &str) -> [Vec<String>; 3] {
                         local hex = function(byte) return string.format('\\%02x', string.byte(byte)) end
                         line = line .. ' ' .. string.gsub(redis.call('GET', key), '[^%w-]', hex)
                     elseif kind == 'zset' then
-                        local members = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
+                        local members, parts = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES'), {line}
                         for place = 1, #members, 2 do
                             local member = string.gsub(members[place], '^(%d+)%-.*$', '%1')
-                            line = line .. ' ' .. member .. '=' .. members[place + 1]
+                            parts[#parts + 1] = member .. '=' .. members[place + 1]
                         end
+                        line = table.concat(parts, ' ') -- Lua hashes every string as a whole.
                     end
                     dump[#dump + 1] = line
                 end

@@ -11,7 +11,7 @@ local END_OF_TIMES = 1125899906842624 -- 2^50: the scores of notes are not below
 local MOST_HOLDERS = 1048576
 local REMEMBERED = 60000 -- That a holder has settled is known for this time at least.
 local MOST_LATE = 3600000 -- The key may outlive what is in it by this time.
-local WORK_OF_REWRITING = 16 -- Of a compact log, whose end is written anew.
+local WORK_OF_REWRITING = 250 -- Of a compact log, whose end is written anew.
 
 local function score_of(holder)
   local hash = 0

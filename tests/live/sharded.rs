@@ -261,7 +261,8 @@ fn a_key_torn_between_two_nodes_is_served_whole_or_not_at_all(engine: &Engine) {
         set_slot(client, &slot, "NODE", cluster.id(target));
     }
     let all_there = |to: &mut Client, aside: &mut Client| {
-        let expected: Vec<_> = keys_in(aside, &whole_slot).iter().map(|key| key.replace("{intact}", "{torn}")).collect();
+        let expected: Vec<_> =
+            keys_in(aside, &whole_slot).iter().map(|key| key.replace("{intact}", "{torn}")).collect();
         assert_eq!(keys_in(to, &slot), expected);
     };
     all_there(&mut to, &mut aside);

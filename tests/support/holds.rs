@@ -187,7 +187,7 @@ impl Space {
             let (units, cost) = match rule {
                 _ if note.is_settled => (note.units, 1),
                 Rule::Sliding { .. } if is_set => (note.units.min(1000), note.units.max(1)),
-                Rule::Sliding { .. } => (note.units, 16),
+                Rule::Sliding { .. } => (note.units, 250),
                 _ => (note.units, 1),
             };
             let (left, has_begun) = *work;

@@ -1196,7 +1196,7 @@ local make_run = not PLAIN and function()
         if refund and is_set then
           cost, refund.cost = max(1, note.units), min(note.units, 1000)
         elseif refund and kind.plan then
-          cost = 16
+          cost = 250
         end
         if note ~= own and budget.work < 1000 and cost > budget.work then
           break

@@ -102,8 +102,8 @@ impl Stored for Sliding {
     }
 }
 
-/// What it takes of the work of a call to write the end of a compact log anew.
-const WORK_OF_REWRITING: i64 = 16;
+/// What it takes of the work of a call to write the end of a compact log anew: that can be 32 KiB, entry by entry in functions.
+const WORK_OF_REWRITING: i64 = 250;
 
 impl<'a, M: Mode> Log<'a, M> {
     /// Leaves out units stamped at a time, also those that are left out already, but no more than could be taken back.

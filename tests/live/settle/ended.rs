@@ -58,7 +58,7 @@ fn a_thousand_ended_holds_a_call(engine: &Engine) {
 }
 
 fn ended_holds_of_sorted_sets_and_compact_logs_are_bounded(engine: &Engine) {
-    for (storage, cost, each_time) in [("zset", 300, 3), ("zset", 1000, 1), ("zset", 1, 1000), ("compact", 300, 62)] {
+    for (storage, cost, each_time) in [("zset", 300, 3), ("zset", 1000, 1), ("zset", 1, 1000), ("compact", 300, 4)] {
         let (server, mut client) = frozen(engine);
         client.call::<Value>(&format!("CONFIG SET rl.sliding-storage {storage}"));
         let holders = (each_time * 2).min(1200);

@@ -8,7 +8,6 @@ mod keys;
 mod limit;
 mod limits;
 mod log;
-mod peer;
 mod redis;
 mod request;
 mod serve;

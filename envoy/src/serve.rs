@@ -26,7 +26,7 @@ use crate::doors::{http, metrics, statsd};
 use crate::limit::LONGEST_BLOCK;
 use crate::limits::overrides::Overrides;
 use crate::limits::tree::Config;
-use crate::limits::{Origin, Update, files, xds};
+use crate::limits::{Update, files, xds};
 use crate::redis::{Failure, Store, describe};
 use crate::request::Service;
 use crate::settings::{RedisType, Settings, Sink};
@@ -248,7 +248,7 @@ impl Loader {
             }
         };
         self.service.forget_statistics();
-        if let Origin::Xds(answer) = update.origin {
+        if let Some(answer) = update.answer {
             let _ = answer.send(taken);
         }
     }

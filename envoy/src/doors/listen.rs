@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use axum::extract::ConnectInfo;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::rt::ReadBufCursor;
@@ -28,7 +29,6 @@ use tower_service::Service as _;
 
 use super::bounds::{self, AnswerBody, Door, RequestBody, Unread};
 use super::tls::Certificates;
-use crate::peer::Peer;
 
 const BACKLOG: u32 = 1024;
 /// The first bytes of a connection of HTTP/2.
@@ -230,7 +230,7 @@ pub async fn http(
             stream.set_timeout(Some(bounds::ANSWER));
             let service = service_fn(|mut request: Request<Incoming>| {
                 if let Some(peer) = peer {
-                    request.extensions_mut().insert(Peer(peer));
+                    request.extensions_mut().insert(ConnectInfo(peer));
                 }
                 router.clone().call(request.map(|body| door.body(body, false)))
             });

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
+use super::Update;
 use super::definition::Definition;
-use super::{Origin, Update};
 use crate::settings::Files;
 
 const PERIOD: Duration = Duration::from_secs(1);
@@ -37,7 +37,7 @@ pub async fn watch(files: Files, updates: mpsc::Sender<Update>) {
         let Ok((texts, changed)) = read.await else { return };
         last = texts;
         if let Some(definitions) = changed
-            && updates.send(Update { definitions, origin: Origin::Files }).await.is_err()
+            && updates.send(Update { definitions, answer: None }).await.is_err()
         {
             return;
         }

@@ -16,11 +16,6 @@ use definition::Definition;
 /// A configuration that has been read, or why it could not be.
 pub struct Update {
     pub definitions: Result<Vec<Definition>, String>,
-    pub origin: Origin,
-}
-
-pub enum Origin {
-    Files,
-    /// The server waits for an answer: whether the configuration was taken.
-    Xds(oneshot::Sender<Result<(), String>>),
+    /// Of an xDS server, which waits to hear whether the configuration was taken.
+    pub answer: Option<oneshot::Sender<Result<(), String>>>,
 }

@@ -16,8 +16,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::{MetadataKey, MetadataValue};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 
+use super::Update;
 use super::definition::{Definition, Descriptor, Limit, Rate};
-use super::{Origin, Update};
 use crate::settings::Xds;
 
 const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
@@ -130,7 +130,7 @@ async fn take(response: &DiscoveryResponse, updates: &mpsc::Sender<Update>) -> R
         Ok(message.into())
     });
     let (answer, answered) = oneshot::channel();
-    let update = Update { definitions: definitions.collect(), origin: Origin::Xds(answer) };
+    let update = Update { definitions: definitions.collect(), answer: Some(answer) };
     updates.send(update).await.map_err(|_| "the service is going down".to_owned())?;
     answered.await.unwrap_or_else(|_| Err("the service is going down".to_owned()))
 }

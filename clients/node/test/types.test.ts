@@ -144,6 +144,7 @@ test("what is impossible does not compile", () => {
   ];
   const head =
     'import { type Limiter as L, Limiter, fixed, sliding, throttle, lease } from "redis-rl";\ndeclare const limiter: L;\n';
-  const errors = compile("app.ts", head + lines.join("\n"), { module: "nodenext" });
+  // Whether the declarations are right in themselves the tests above say.
+  const errors = compile("app.ts", head + lines.join("\n"), { module: "nodenext", skipLibCheck: true });
   for (const [i, line] of lines.entries()) assert.match(errors, new RegExp(`app\\.ts\\(${i + 3},`), line);
 });

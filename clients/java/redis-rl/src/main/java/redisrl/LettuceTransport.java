@@ -61,13 +61,7 @@ public final class LettuceTransport implements Transport {
    * On a client of its own, which ends with the transport. The address may be that of sentinels.
    */
   public static LettuceTransport create(RedisURI uri) {
-    RedisURI.Builder copy = RedisURI.builder(uri).withTimeout(Duration.ofSeconds(2));
-    // Which Lettuce's builder leaves out.
-    uri.getSentinels().forEach(copy::withSentinel);
-    if (uri.getSentinelMasterId() != null) {
-      copy.withSentinelMasterId(uri.getSentinelMasterId());
-    }
-    RedisURI own = copy.build();
+    RedisURI own = impatient(uri);
     RedisClient client = RedisClient.create(own);
     client.setOptions(
         ClientOptions.builder()
@@ -78,6 +72,17 @@ public final class LettuceTransport implements Transport {
         () -> client.connectAsync(ByteArrayCodec.INSTANCE, own).toCompletableFuture(),
         null,
         shutdown(client));
+  }
+
+  /** With less than the minute that a connection to a server that hangs takes otherwise. */
+  private static RedisURI impatient(RedisURI uri) {
+    RedisURI.Builder copy = RedisURI.builder(uri).withTimeout(Duration.ofSeconds(2));
+    // Which Lettuce's builder leaves out.
+    uri.getSentinels().forEach(copy::withSentinel);
+    if (uri.getSentinelMasterId() != null) {
+      copy.withSentinelMasterId(uri.getSentinelMasterId());
+    }
+    return copy.build();
   }
 
   /**
@@ -97,13 +102,15 @@ public final class LettuceTransport implements Transport {
 
   /** On a client of its own, with the nodes and the resources of yours. */
   public static LettuceTransport of(RedisClusterClient client) {
-    List<RedisURI> nodes = client.getPartitions().stream().map(RedisClusterNode::getUri).toList();
+    List<RedisURI> nodes =
+        client.getPartitions().stream().map(node -> impatient(node.getUri())).toList();
     return cluster(RedisClusterClient.create(client.getResources(), nodes));
   }
 
   /** On a client of its own to a cluster, of which these nodes are asked for the others. */
   public static LettuceTransport cluster(List<RedisURI> nodes) {
-    return cluster(RedisClusterClient.create(nodes));
+    return cluster(
+        RedisClusterClient.create(nodes.stream().map(LettuceTransport::impatient).toList()));
   }
 
   @SuppressWarnings("deprecation") // What takes the place of the triggers is not in Lettuce 6.

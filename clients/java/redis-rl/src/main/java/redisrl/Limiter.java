@@ -123,9 +123,7 @@ public final class Limiter implements AutoCloseable {
 
     public Limiter build() {
       Limiter limiter = new Limiter(this, null);
-      if (!transport.isCluster()) {
-        limiter.core.warm();
-      }
+      limiter.core.warm();
       return limiter;
     }
   }

@@ -97,27 +97,20 @@ impl Handler for All {
         let verdicts = try_map(&found, |found| found.decide(Detail::Allowed, false, &budget))?;
         let denies = |(decision, part): (&Decision, &Part<'_>)| !decision.allowed() && !part.rule.forces() && !is_known;
         let mut denying: List<bool> = verdicts.iter().zip(&parts).map(denies).collect();
-        let mut turn = within.map(|_| Turn::now(now.time()));
-        let waited = match within {
-            Some(within) if denying.contains(&true) => Some(wait(&found, within, detail, &budget, now.time())?),
-            _ => None,
-        };
-        let mut late = None;
-        let decisions = match waited {
-            Some(Waited { decisions, denies, turn: own, retry }) => {
-                (denying, turn, late) = (denies, Some(own), Some(retry));
-                decisions
-            }
-            None => {
-                let allowed = !denying.contains(&true);
-                try_map(&found, |found| match is_known {
-                    true => {
-                        let renews = matches!(found.state, AnyState::Lease(_));
-                        found.state.decide(detail, renews, &budget).map(Decision::let_through)
-                    }
-                    false => found.decide(detail, allowed, &budget),
-                })?
-            }
+        let (mut turn, mut late) = (within.map(|_| Turn::now(now.time())), None);
+        let decisions = if let Some(within) = within.filter(|_| denying.contains(&true)) {
+            let waited = wait(&found, within, detail, &budget, now.time())?;
+            (denying, turn, late) = (waited.denies, Some(waited.turn), Some(waited.retry));
+            waited.decisions
+        } else {
+            let allowed = !denying.contains(&true);
+            try_map(&found, |found| match is_known {
+                true => {
+                    let renews = matches!(found.state, AnyState::Lease(_));
+                    found.state.decide(detail, renews, &budget).map(Decision::let_through)
+                }
+                false => found.decide(detail, allowed, &budget),
+            })?
         };
         let allowed = !denying.contains(&true);
         let statuses = (0..).zip(&decisions).map(|(index, decision)| (index, decision.status));

@@ -30,7 +30,7 @@ impl KeyHandler for Peek {
         }
 
         PEEK.count(decision.allowed());
-        reply::decision(ctx, &enforced(&decision), detail, now, rule.reply_short());
+        reply::decision(ctx, &enforced(&decision), detail, now, |decision| rule.reply_short(decision, ctx));
         Ok(())
     }
 }

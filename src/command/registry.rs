@@ -128,7 +128,7 @@ pub fn register_all(ctx: &mut Context) -> Result<(), String> {
 fn is_free(ctx: &mut Context, command: &Command) -> bool {
     let is_taken = ctx.has_command(command.name);
     if is_taken {
-        ctx.log_notice(&format!("{}: this server has a command of that name, and keeps it", shown(command)));
+        ctx.log(c"notice", &format!("{}: this server has a command of that name, and keeps it", shown(command)));
     }
     !is_taken
 }

@@ -6,9 +6,9 @@ use crate::limit::{Decision, Detail, Micros, Retry, Status, Turn};
 use crate::server::Context;
 
 /// The reply to a request by one rule. `short`: the rule's reply without options.
-pub fn decision(ctx: &Context, decision: &Decision, detail: Detail, now: Micros, short: fn(&Decision, &Context)) {
+pub fn decision(ctx: &Context, decision: &Decision, detail: Detail, now: Micros, short: impl FnOnce(&Decision)) {
     match detail {
-        Detail::Allowed | Detail::Short | Detail::Wait => short(decision, ctx),
+        Detail::Allowed | Detail::Short | Detail::Wait => short(decision),
         Detail::Full => map(ctx, &decision.status, decision.turn, now),
         Detail::Each => {
             // A rule of one quota has no list of them.

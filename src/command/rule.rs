@@ -41,7 +41,7 @@ pub trait Rule: Stored {
     }
 
     /// The reply without options.
-    fn reply_short(decision: &Decision, ctx: &Context) {
+    fn reply_short(&self, decision: &Decision, ctx: &Context) {
         let (allowed, &Decision { count, ttl, .. }) = (i64::from(decision.allowed()), decision);
         match decision.turn {
             None => ctx.reply_integers([allowed, count, ttl]),
@@ -94,7 +94,7 @@ fn conclude<R: Rule>(ctx: &mut Context, call: Call<'_>, rule: &R, decision: &Dec
             denied(ctx, call.key);
         }
     }
-    reply::decision(ctx, &enforced(decision), detail, now, R::reply_short);
+    reply::decision(ctx, &enforced(decision), detail, now, |decision| rule.reply_short(decision, ctx));
 }
 
 /// Decides on a request with a hold, and counts it, unless it was counted before.

@@ -69,17 +69,13 @@ impl AnyRule {
     }
 
     /// See [`Rule::reply_short`].
-    pub fn reply_short(&self) -> fn(&Decision, &Context) {
-        each!(self, rule => reply_of(rule))
+    pub fn reply_short(&self, decision: &Decision, ctx: &Context) {
+        each!(self, rule => rule.reply_short(decision, ctx));
     }
 }
 
 fn grammar_of<R: Rule>(_: &R) -> Grammar {
     R::GRAMMAR
-}
-
-fn reply_of<R: Rule>(_: &R) -> fn(&Decision, &Context) {
-    R::reply_short
 }
 
 impl Stored for AnyRule {

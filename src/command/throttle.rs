@@ -56,7 +56,7 @@ impl Rule for Throttle {
     }
 
     /// `[limited, limit, remaining, retry_after, reset_after]`, after WITHIN also `wait-ms`, with times in seconds, rounded up, as redis-cell replies.
-    fn reply_short(decision: &Decision, ctx: &Context) {
+    fn reply_short(&self, decision: &Decision, ctx: &Context) {
         let &Decision { ref status, ttl, turn, .. } = decision;
         let retry = match status.retry {
             Retry::After(millis) => seconds(millis),

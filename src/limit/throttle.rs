@@ -141,8 +141,9 @@ pub fn decide(
         },
     };
     let allowed = retry == Retry::Now;
-    if allowed {
-        after(stored, rate, units, now)?; // Refused, counted or not, where the TAT would lie beyond time.
+    // Refused, counted or not, where the TAT would lie beyond time.
+    if allowed && nanos.checked_add(debt.saturating_add(increment.unwrap_or(0))).is_none() {
+        return Err(BeyondTime);
     }
     let wait = wait.filter(|_| allowed).unwrap_or(0);
     let counted = allowed && units > 0 && may_count;

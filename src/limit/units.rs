@@ -25,12 +25,10 @@ impl Time {
         self.0
     }
 
-    /// The time one window later.
     pub fn plus(self, window: Window) -> Self {
         Self::from_millis(self.0 + window.0)
     }
 
-    /// The time one window earlier.
     pub fn minus(self, window: Window) -> Self {
         Self::from_millis(self.0 - window.0)
     }
@@ -112,7 +110,7 @@ impl Window {
         self.0
     }
 
-    /// The length in seconds, rounded up.
+    /// Rounded up.
     pub fn seconds(self) -> i64 {
         seconds(self.0)
     }

@@ -53,14 +53,9 @@ impl Context {
         self.caller = OnceCell::new();
     }
 
-    /// Writes a line to the server's log at its highest level.
-    pub(super) fn log_warning(&self, line: &str) {
-        log(self.as_ptr(), c"warning", line);
-    }
-
-    /// Writes a line to the server's log at its usual level.
-    pub fn log_notice(&self, line: &str) {
-        log(self.as_ptr(), c"notice", line);
+    /// Writes a line to the server's log at a level of the server's: `notice` is the usual one, `warning` the highest.
+    pub fn log(&self, level: &CStr, line: &str) {
+        log(self.as_ptr(), level, line);
     }
 
     pub fn reply_integers<const N: usize>(&self, integers: [i64; N]) {

@@ -61,7 +61,7 @@ unsafe extern "C" fn RedisModule_OnLoad(
     });
     match outcome {
         Some(Ok(())) => return raw::REDISMODULE_OK as c_int,
-        Some(Err(reason)) => context.log_warning(&reason),
+        Some(Err(reason)) => context.log(c"warning", &reason),
         None => {} // The guard has logged it.
     }
     raw::REDISMODULE_ERR as c_int
@@ -76,7 +76,7 @@ unsafe extern "C" fn RedisModule_OnUnload(ctx: *mut raw::RedisModuleCtx) -> c_in
     let permitted = guard(|| {
         let is_permitted = unload::is_permitted(&context);
         if !is_permitted {
-            context.log_warning(unload::REFUSAL);
+            context.log(c"warning", unload::REFUSAL);
         }
         is_permitted
     });

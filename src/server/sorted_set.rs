@@ -144,7 +144,6 @@ impl<M: Mode> Key<'_, M> {
         members
     }
 
-    /// The score of a member.
     pub fn score_of(&self, member: Str<'_>) -> Option<f64> {
         if self.kind != Kind::SortedSet {
             return None;
@@ -240,7 +239,6 @@ impl Key<'_, Writable> {
         self.kind = Kind::SortedSet;
     }
 
-    /// Removes a member.
     pub fn remove(&mut self, member: Str<'_>) {
         let mut removed = 0;
         // SAFETY: the key is open for writing, and no iterator is in use.

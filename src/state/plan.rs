@@ -113,7 +113,6 @@ impl<'a, M: Mode> Plan<'a, M> {
         self.0.push((open, changes));
     }
 
-    /// How many keys it is about.
     pub fn keys(&self) -> usize {
         self.0.len()
     }

@@ -2,11 +2,10 @@
 //!
 //! The crate keeps each function in a `static mut Option`, which is filled while the module loads. Functions that every supported
 //! server has are listed at the end, checked at load, and called through [`call!`]. Those that only some servers have are read
-//! from the crate's table where they are used. Functions that are newer than the crate are looked up by name.
+//! from the crate's table where they are used.
 
-use std::ffi::{CStr, c_int, c_void};
-use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+use std::ffi::c_int;
+use std::sync::OnceLock;
 
 use redis_module::raw;
 
@@ -36,28 +35,20 @@ type AclCheckPermissions = unsafe extern "C" fn(
     *mut c_int,
 ) -> c_int;
 
-static ACL_CHECK_PERMISSIONS: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
-
-/// The function of that name, which Valkey has since 9.1.
+/// The function of that name, which Valkey has since 9.1. It is newer than the crate, and looked up when it is first needed.
 pub(super) fn acl_check_permissions() -> Option<AclCheckPermissions> {
-    // SAFETY: null is None, and anything else is what the server has under this name.
-    unsafe { std::mem::transmute::<*mut c_void, Option<AclCheckPermissions>>(ACL_CHECK_PERMISSIONS.load(Relaxed)) }
-}
-
-/// Looks up the functions that are newer than the crate. Must be called before they are used.
-pub(super) fn look_up() {
-    let find = |name: &CStr| {
-        let mut function: *mut c_void = ptr::null_mut();
-        // SAFETY: the table is written before this runs. The server writes the place if it knows the name, and only then.
+    static FUNCTION: OnceLock<Option<AclCheckPermissions>> = OnceLock::new();
+    *FUNCTION.get_or_init(|| {
+        // By the name that only Valkey uses: a function of Redis with a similar name may take other arguments.
+        let (name, mut function) = (c"ValkeyModule_ACLCheckPermissions", None::<AclCheckPermissions>);
+        // SAFETY: the table is written while the module loads. The server writes the place if it knows the name, and only then.
         unsafe {
             if let Some(get) = raw::RedisModule_GetApi {
                 get(name.as_ptr(), (&raw mut function).cast());
             }
         }
         function
-    };
-    // By the name that only Valkey uses: a function of Redis with a similar name may take other arguments.
-    ACL_CHECK_PERMISSIONS.store(find(c"ValkeyModule_ACLCheckPermissions"), Relaxed);
+    })
 }
 
 macro_rules! required {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use redis_module::raw;
 
-use super::api::{call, look_up, missing};
+use super::api::{call, missing};
 use super::context::Context;
 use super::info::ServerInfo;
 
@@ -20,7 +20,6 @@ pub(super) fn prepare(ctx: &Context) -> Result<(), String> {
     if let Some(function) = missing() {
         return Err(format!("this server is too old: it has no {function}"));
     }
-    look_up();
     set_options(ctx);
     // SAFETY: the context is alive; the function only reads the server's state.
     let flags = unsafe { call!(RedisModule_GetContextFlags(ctx.as_ptr())) };

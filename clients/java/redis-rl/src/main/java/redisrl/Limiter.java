@@ -196,7 +196,13 @@ public final class Limiter implements AutoCloseable {
    * gives it back.
    */
   public Decision turn(String key, Rule.Queued rule, Duration within) {
-    return joined(turnAsync(key, rule, within));
+    Consumer<Decision> back =
+        decision -> {
+          if (decision.allowed()) {
+            var ignored = refundAsync(key, (Rule) rule, decision.at());
+          }
+        };
+    return joined(turned(key, rule, within, timeout, back), back);
   }
 
   /** See {@link #turn}. */
@@ -265,7 +271,11 @@ public final class Limiter implements AutoCloseable {
    * Takes or renews a lease. The decision's holder is who holds it: the rule's, or a random name.
    */
   public Decision acquire(String key, Rule.Lease lease) {
-    return hit(key, given(lease, "a lease").held());
+    Rule.Lease held = given(lease, "a lease").held();
+    List<Command.Keyed> rules = List.of(at(key, held));
+    // Who has named the holder can release it.
+    Consumer<Decision> back = decision -> giveBack(lease.holder == null ? rules : List.of());
+    return joined(decided("hit", rules, timeout, back), back);
   }
 
   /** Ends leases, and returns how many were still held. Releasing twice is no error. */
@@ -316,18 +326,23 @@ public final class Limiter implements AutoCloseable {
     return reserved("all", lease, List.of(rules));
   }
 
+  private Decision reserved(String call, List<Command.Keyed> held) {
+    Consumer<Decision> back = decision -> giveBack(decision.allowed() ? held : List.of());
+    return joined(decided(call, held, timeout, back), back);
+  }
+
   private Reservation reserved(String call, Duration lease, List<Keyed> rules) {
     List<Command.Keyed> held = Command.at(Keyed.held(rules, lease), Instant.now());
     long began = System.nanoTime();
     Decision decision;
     try {
-      decision = joined(decided(call, held, timeout, reply -> {}));
+      decision = reserved(call, held);
     } catch (ServerException error) {
       if (!error.hasEnded()) {
         throw error;
       }
       held = Command.at(held, earliestEnd(held));
-      decision = joined(decided(call, held, timeout, reply -> {}));
+      decision = reserved(call, held);
     }
     if (!decision.allowed()) {
       throw new DeniedException(decision);
@@ -501,6 +516,16 @@ public final class Limiter implements AutoCloseable {
   /** A future that can be cancelled without a trace in the call. */
   private static CompletableFuture<Decision> left(CompletableFuture<Decision> call) {
     return call.thenApply(Function.identity());
+  }
+
+  /** Waits for a call. What it takes for a caller that leaves is given back. */
+  private static Decision joined(CompletableFuture<Decision> call, Consumer<Decision> back) {
+    try {
+      return joined(left(call));
+    } catch (CancellationException error) {
+      call.thenAccept(back);
+      throw error;
+    }
   }
 
   /** Waits for a call. An interrupted thread leaves it, also where the reply is there already. */

@@ -27,24 +27,19 @@ def anchors(page: Path) -> set[str]:
     return names
 
 
-def main() -> None:
-    folder = Path(sys.argv[1]).resolve()
-    pages = [folder / name for name in sys.argv[2:]] or sorted(folder.rglob("*.md"))
-    dead, links = [], 0
-    for page in pages:
-        for link in LINK.findall(FENCE.sub("", page.read_text())):
-            if re.match(r"[a-z]+:", link):
-                continue
-            links += 1
-            path, _, heading = link.partition("#")
-            target = (page.parent / path).resolve() if path else page
-            inside = target == folder or folder in target.parents
-            if not (inside and target.exists() and (not heading or heading in anchors(target))):
-                dead.append(f"{page.relative_to(folder)}: {link}")
-    if dead or not links:
-        sys.exit("\n".join([*dead, f"check-links: {len(dead)} of {links} links lead nowhere"]))
-    print(f"check-links: {links} links on {len(pages)} pages")
-
-
-if __name__ == "__main__":
-    main()
+folder = Path(sys.argv[1]).resolve()
+pages = [folder / name for name in sys.argv[2:]] or sorted(folder.rglob("*.md"))
+dead, links = [], 0
+for page in pages:
+    for link in LINK.findall(FENCE.sub("", page.read_text())):
+        if re.match(r"[a-z]+:", link):
+            continue
+        links += 1
+        path, _, heading = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        inside = target == folder or folder in target.parents
+        if not (inside and target.exists() and (not heading or heading in anchors(target))):
+            dead.append(f"{page.relative_to(folder)}: {link}")
+if dead or not links:
+    sys.exit("\n".join([*dead, f"check-links: {len(dead)} of {links} links lead nowhere"]))
+print(f"check-links: {links} links on {len(pages)} pages")

@@ -222,7 +222,8 @@ public final class Limiter implements AutoCloseable {
 
   /** See {@link #await}. A future that is cancelled gives back its turn or its place. */
   public CompletableFuture<Decision> awaitAsync(String key, Rule rule, Duration longest) {
-    return waiting.begin(key, given(rule, "a rule"), longest(longest));
+    Rule asked = given(rule, "a rule") instanceof Rule.Lease lease ? lease.held() : rule;
+    return waiting.begin(key, asked, longest(longest));
   }
 
   private static Duration longest(Duration longest) {

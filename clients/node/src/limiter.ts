@@ -43,7 +43,7 @@ import { type Figures, readInteger, readIntegers, readWindows, repliesEach } fro
 import { type Part, Reservation, type Work } from "./reservation.js";
 import { AllResult, type Refund, Result, readAll, type Source, togetherOf, unlimited } from "./result.js";
 import type { CalendarRule, FixedRule, LeaseRule, QuotaRule, Rule, SlidingRule, TurnRule, UnitRule } from "./rules.js";
-import { type Command, type Mode, type Server, serverOf } from "./server.js";
+import { type Command, EARLY_MS, type Mode, type Server, serverOf } from "./server.js";
 import { countdown, type Place, pauseFor, Queue, unlessLeft } from "./waiting.js";
 import {
   checked,
@@ -550,7 +550,8 @@ export class Limiter {
         if (result.allowed || !(await again(result))) return result;
       } catch (error) {
         if (!(error instanceof UnavailableError)) throw error;
-        if (left() <= 0) {
+        // The last call has all the time that is left, and may be given up a little before.
+        if (left() <= EARLY_MS) {
           if (known.denied) return known.denied;
           throw error;
         }

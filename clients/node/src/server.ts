@@ -34,6 +34,8 @@ export interface Call {
 
 /** A call that gets no reply by its deadline says that the node is unavailable if that was silent for so long. */
 const SILENCE_MS = 150;
+/** By how much a call may be given up early. */
+export const EARLY_MS = 20;
 /** For how long a process that is busy may exceed a deadline; and how often it looks for replies in any case. */
 const BUSY_MS = 1000;
 const BUSY_TURNS = 20;
@@ -189,7 +191,7 @@ class Attempt implements Route {
   #expire(): void {
     const now = performance.now();
     const left = Math.min(this.#allowed - (idle() - this.#waited), this.deadline + BUSY_MS - now);
-    if (left > 20) {
+    if (left > EARLY_MS) {
       this.#timer = setTimeout(() => this.#expire(), left);
       return;
     }

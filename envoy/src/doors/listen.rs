@@ -30,7 +30,9 @@ use tower_service::Service as _;
 use super::bounds::{self, AnswerBody, Door, RequestBody, Unread};
 use super::tls::Certificates;
 
-const BACKLOG: u32 = 1024;
+/// Connections that wait until they are accepted, where `net.core.somaxconn` allows as many. The kernel delays what is above it
+/// by seconds, or resets it.
+const BACKLOG: u32 = 4096;
 /// The first bytes of a connection of HTTP/2.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// What has no end on purpose.

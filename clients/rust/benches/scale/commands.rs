@@ -48,16 +48,19 @@ pub async fn run(engine: &str) -> String {
     }
     if let Some(cost) = million {
         let cores = 1e6 / (cost.thousands() * 1e3 * LOAD);
+        let bytes: f64 = server.run("MEMORY USAGE c:0").await;
         let gigabits = |bytes: f64| bytes / cost.calls as f64 * 8.0 * 1e6 / 1e9;
         writeln!(
             text,
             "\nOn paper, a million decisions a second by `RL.SLIDING … FULL`, one at a time on each connection, with primaries \
              that are busy for {:.0} % of the time: {cores:.0} primaries with a core each ({:.0} dollars a month at 30 a core, and \
-             as much again for a replica each), {:.1} Gbit a second to them and {:.1} from them.",
+             as much again for a replica each), {:.1} Gbit a second to them and {:.1} from them, and {:.1} GB for ten million keys with \
+             logs like these, of {bytes} bytes each.",
             LOAD * 100.0,
             cores * 30.0,
             gigabits(cost.bytes.0),
             gigabits(cost.bytes.1),
+            bytes * 1e7 / 1e9,
         )
         .unwrap();
     }

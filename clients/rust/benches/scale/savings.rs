@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use http::{Request, Response};
-use redis_rl_client::{RateLimitLayer, Rule};
+use redis_rl_client::{Blocks, RateLimitLayer, Rule};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use crate::load::{Cost, cost, drive, key, words};
@@ -63,7 +63,45 @@ pub async fn run() -> String {
         let measured = beside(&server, drive(&server, 8, 1, TIME, call)).await;
         row(name, measured.0.calls, measured);
     }
+    for (name, units) in [("64 callers at one key", 0), ("by blocks of at most 20 units within 20 ms", 20)] {
+        let server = Server::start(Has::Module).await;
+        let mut requests = 0;
+        let measured = beside(&server, async {
+            requests = crowd(&server, units).await;
+            server.calls("rl.sliding").await + server.calls("rl.refund").await
+        });
+        let measured = measured.await;
+        row(name, requests, measured);
+    }
     text
+}
+
+/// Requests at one key that are let in, for a time.
+async fn crowd(server: &Server, units: u64) -> u64 {
+    let (limiter, rule) = (server.limiter().await, Rule::sliding((10_000_000, Duration::from_secs(60))).unwrap());
+    let blocks = (units > 0).then(|| Blocks::new(&limiter, &rule, units, Duration::from_millis(20)).unwrap());
+    let until = Instant::now() + TIME;
+    let callers = (0..64).map(|_| {
+        let (limiter, rule, blocks) = (limiter.clone(), rule.clone(), blocks.clone());
+        tokio::spawn(async move {
+            let mut requests = 0;
+            while Instant::now() < until {
+                let decision = match &blocks {
+                    Some(blocks) => blocks.hit("k", 1).await.unwrap(),
+                    None => limiter.hit("k", &rule).await.unwrap(),
+                };
+                requests += u64::from(decision.allowed);
+                // What is decided in the process never waits.
+                tokio::task::yield_now().await;
+            }
+            requests
+        })
+    });
+    let mut requests = 0;
+    for caller in callers.collect::<Vec<_>>() {
+        requests += caller.await.unwrap();
+    }
+    requests
 }
 
 /// The cost, and how long others wait meanwhile that ask for nothing.
@@ -144,10 +182,11 @@ pub async fn growth() -> String {
     for keys in [1000_u64, 100_000, 1_000_000] {
         let server = Server::start(Has::Module).await;
         let empty: u64 = used_memory(&server).await;
-        let call = move |number| words(&format!("RL.SLIDING user:{} 3600 1000000 COST 1", key(number, keys)));
-        let mut calls = 0;
         let measured = cost(&server, async {
+            let mut calls = 0;
             while calls < keys {
+                let call =
+                    move |number| words(&format!("RL.SLIDING user:{} 3600 1000000 COST 1", (calls + number) % keys));
                 calls += drive(&server, 4, 32, TIME / 4, call).await;
             }
             calls

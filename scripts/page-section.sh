@@ -15,8 +15,11 @@ section=$(mktemp)
 trap 'rm -f "$section" "$section.page"' EXIT
 { printf '%s\n' "$begin"; cat; printf '%s\n' "$end"; } >"$section"
 
-# Without the old section, and without blank lines at the end.
-awk -v begin="$begin" -v end="$end" '$0 == begin { skip = 1 } !skip { print } $0 == end { skip = 0 }' "$page" |
-    cat -s | sed -e :a -e '/^\n*$/{$d;N;ba' -e '}' >"$section.page"
-{ cat "$section.page"; echo; cat "$section"; } >"$page"
+awk -v begin="$begin" -v end="$end" -v section="$section" '
+    function put() { while ((getline line < section) > 0) print line; done = 1 }
+    $0 == begin { put(); skip = 1 }
+    !skip
+    $0 == end { skip = 0 }
+    END { if (!done) { print ""; put() } }' "$page" >"$section.page"
+cat "$section.page" >"$page"
 echo "written: the section '$name' of $page" >&2

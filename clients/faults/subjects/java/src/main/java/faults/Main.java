@@ -381,6 +381,11 @@ public final class Main {
     return told;
   }
 
+  private static boolean isClosed(Exception error) {
+    return error instanceof IllegalStateException
+        && String.valueOf(error.getMessage()).endsWith(" is closed");
+  }
+
   static Map<String, Object> failed(Exception error) {
     String outcome =
         error instanceof CancellationException || error instanceof InterruptedException
@@ -389,7 +394,9 @@ public final class Main {
                 ? "unavailable"
                 : error instanceof ServerException
                     ? "permanent"
-                    : error instanceof IllegalArgumentException ? "argument" : "bug";
+                    : error instanceof IllegalArgumentException
+                        ? "argument"
+                        : isClosed(error) ? "closed" : "bug";
     String text = error.toString();
     for (Throwable cause = error.getCause(); cause != null; cause = cause.getCause()) {
       text += outcome.equals("bug") ? " by " + cause : "";

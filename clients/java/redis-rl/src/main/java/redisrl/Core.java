@@ -35,6 +35,8 @@ final class Core {
   private static final long LATE = MILLISECONDS.toNanos(20);
   private static final long LOOK = MILLISECONDS.toNanos(20);
   private static final long LONGEST_EXTENSION = Duration.ofSeconds(1).toNanos();
+  // For how long it looks once more in a process that was stopped for longer than that.
+  private static final long LAST_LOOK = MILLISECONDS.toNanos(100);
   // How long after its last failure a server still counts as unavailable.
   private static final long FORGOTTEN = Duration.ofSeconds(10).toNanos();
   // The pause before a call is sent again whose keys are between two nodes.
@@ -80,6 +82,11 @@ final class Core {
     volatile boolean lacksReadOnly;
     volatile long answeredAt;
     volatile long probeAt;
+    // When the latest of the calls began that were answered.
+    private long answeredFrom = System.nanoTime();
+    private @Nullable CompletableFuture<Boolean> loading;
+    private long loadBegan;
+    private volatile long loadedAt;
     private boolean isOpen;
     private boolean isProbed;
     private long openUntil;
@@ -109,12 +116,18 @@ final class Core {
       return isOpen && System.nanoTime() - openUntil < FORGOTTEN;
     }
 
-    synchronized void answered() {
+    synchronized void answered(long began) {
       answeredAt = System.nanoTime();
+      answeredFrom = began - answeredFrom > 0 ? began : answeredFrom;
       if (isOpen) {
         isOpen = isProbed = false;
         probeAt = answeredAt; // It may be another server now.
       }
+    }
+
+    /** Whether a later call was answered: a failure of this one says nothing of the server. */
+    synchronized boolean isOld(long began) {
+      return answeredFrom - began > 0;
     }
 
     synchronized void failed(String why) {
@@ -133,6 +146,7 @@ final class Core {
     final long timeout;
     final CompletableFuture<@Nullable Object> result = new CompletableFuture<>();
     long pause = FIRST_PAUSE;
+    boolean isLate;
 
     Call(Command command, Server server, Duration timeout) {
       this.command = command;
@@ -190,21 +204,21 @@ final class Core {
             (reply, thrown) -> {
               Throwable error = thrown == null ? null : cause(thrown);
               if (error == null) {
-                call.server.answered();
+                call.server.answered(call.began);
                 if (!call.result.complete(reply)) {
                   late.accept(reply);
                 }
                 return;
               }
               if (!(error instanceof ServerException line)) {
-                fail(call, "no answer: " + error, error);
+                fail(call, "no answer: " + told(error), error);
                 return;
               }
               switch (line.meaning(transport.isCluster())) {
                 case REFUSES -> fail(call, line.line(), line);
                 case AGAIN -> again(call, line, late);
                 default -> {
-                  call.server.answered();
+                  call.server.answered(call.began);
                   call.result.completeExceptionally(line);
                 }
               }
@@ -212,15 +226,30 @@ final class Core {
   }
 
   private void fail(Call call, String why, Throwable cause) {
-    call.server.failed(why);
-    transport.renew(call.server.name);
-    call.result.completeExceptionally(
-        new UnavailableException(why, cause, !(cause instanceof ServerException)));
+    boolean isSaid = cause instanceof ServerException;
+    if (isSaid || !call.server.isOld(call.began)) {
+      call.server.failed(why);
+      transport.renew(call.server.name);
+    }
+    call.result.completeExceptionally(new UnavailableException(why, cause, !isSaid));
+  }
+
+  /**
+   * Clients say that there is no connection. Why is said by its cause, of Jedis a suppressed one.
+   */
+  private static String told(Throwable error) {
+    Throwable first = error;
+    for (Throwable next = error; next != null; ) {
+      first = next;
+      Throwable[] beside = next.getSuppressed();
+      next = next.getCause() == null && beside.length > 0 ? beside[0] : next.getCause();
+    }
+    return first == error ? error.toString() : error + ": " + first.getMessage();
   }
 
   /** Nothing was counted: once more, as long as there is time. */
   private void again(Call call, ServerException line, Consumer<@Nullable Object> late) {
-    call.server.answered();
+    call.server.answered(call.began);
     if (call.left() <= call.pause) {
       call.result.completeExceptionally(new UnavailableException(line.line(), line, false));
       return;
@@ -246,6 +275,9 @@ final class Core {
               boolean answers = call.server.answeredAt - (call.began + call.timeout / 2) > 0;
               if ((isBusy || answers) && now - call.began < call.timeout + LONGEST_EXTENSION) {
                 watch(call, LOOK);
+              } else if (isBusy && !call.isLate) {
+                call.isLate = true;
+                watch(call, LAST_LOOK);
               } else if (!call.result.isDone()) {
                 fail(
                     call,
@@ -291,6 +323,7 @@ final class Core {
   }
 
   private CompletableFuture<@Nullable Object> in(Mode mode, Command command, Server server) {
+    long began = System.nanoTime();
     return switch (mode) {
       case FUNCTIONS ->
           orElse(
@@ -299,11 +332,7 @@ final class Core {
                 if (!lacks(line) || line.isUnknownCommand()) {
                   return null;
                 }
-                // Refused where another process was faster, or where it may not be loaded. The call
-                // itself says which.
-                return transport
-                    .sendBeside(command.keys().get(0), List.of("FUNCTION", "LOAD", Command.LIBRARY))
-                    .handle((reply, error) -> true)
+                return loaded(command.keys().get(0), began)
                     .thenCompose(loaded -> sent(mode, command, server, false));
               });
       case SCRIPT ->
@@ -318,6 +347,36 @@ final class Core {
               });
       default -> sent(mode, command, server, false);
     };
+  }
+
+  /**
+   * When the function library is loaded at the node of a key, by one call for all that were sent
+   * before. Refused where another process was faster, or where it may not be loaded: the call
+   * itself then says which.
+   */
+  private CompletableFuture<Boolean> loaded(String key, long began) {
+    Server node = server(key); // It may not have been known when the call began.
+    synchronized (node) {
+      long now = System.nanoTime();
+      CompletableFuture<Boolean> known = node.loading;
+      if (known != null
+          && (known.isDone()
+              ? began - node.loadedAt <= 0
+              : now - node.loadBegan <= PAUSE.toNanos())) {
+        return known;
+      }
+      node.loadBegan = now;
+      CompletableFuture<Boolean> load =
+          transport
+              .sendBeside(key, List.of("FUNCTION", "LOAD", Command.LIBRARY))
+              .handle(
+                  (reply, error) -> {
+                    node.loadedAt = System.nanoTime();
+                    return error == null;
+                  });
+      node.loading = load;
+      return load;
+    }
   }
 
   private CompletableFuture<@Nullable Object> sent(

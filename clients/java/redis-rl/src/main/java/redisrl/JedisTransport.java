@@ -124,9 +124,10 @@ public final class JedisTransport implements Transport {
               Object value = call.get();
               answered = System.nanoTime();
               reply.complete(value);
-            } catch (JedisDataException line) {
-              answered = System.nanoTime();
-              reply.completeExceptionally(new ServerException(String.valueOf(line.getMessage())));
+            } catch (JedisDataException said) {
+              ServerException line = new ServerException(String.valueOf(said.getMessage()));
+              answered = line.isReadOnly() ? answered : System.nanoTime();
+              reply.completeExceptionally(line);
             } catch (RuntimeException error) {
               failed = System.nanoTime();
               reply.completeExceptionally(error);

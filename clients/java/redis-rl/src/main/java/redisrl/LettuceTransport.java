@@ -46,6 +46,7 @@ public final class LettuceTransport implements Transport {
   private long begun;
   private volatile long answered;
   private volatile boolean isMade;
+  private long refreshed = System.nanoTime();
   private boolean isClosed;
 
   private LettuceTransport(
@@ -201,14 +202,14 @@ public final class LettuceTransport implements Transport {
     CompletableFuture<@Nullable Object> reply = new CompletableFuture<>();
     command.whenComplete(
         (value, error) -> {
-          if (error == null || error instanceof RedisCommandExecutionException) {
-            answered = System.nanoTime();
-          }
-          if (error instanceof RedisCommandExecutionException line) {
-            reply.completeExceptionally(new ServerException(String.valueOf(line.getMessage())));
+          if (error instanceof RedisCommandExecutionException said) {
+            ServerException line = new ServerException(String.valueOf(said.getMessage()));
+            answered = line.isReadOnly() ? answered : System.nanoTime();
+            reply.completeExceptionally(line);
           } else if (error != null) {
             reply.completeExceptionally(error);
           } else {
+            answered = System.nanoTime();
             reply.complete(value);
           }
         });
@@ -293,6 +294,10 @@ public final class LettuceTransport implements Transport {
   public synchronized void renew(String server) {
     CompletableFuture<StatefulConnection<byte[], byte[]>> known = current;
     long now = System.nanoTime();
+    if (cluster != null && isMade && now - refreshed > ATTEMPT) {
+      refreshed = now;
+      cluster.refreshPartitionsAsync(); // Nothing else tells of a node that hangs.
+    }
     if (known == null
         || cluster != null
         || now - begun < ATTEMPT

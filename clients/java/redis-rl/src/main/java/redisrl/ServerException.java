@@ -60,6 +60,11 @@ public class ServerException extends RuntimeException {
     return Meaning.PERMANENT;
   }
 
+  /** Said by a server that was the primary: another has taken its place. */
+  boolean isReadOnly() {
+    return line().startsWith("READONLY");
+  }
+
   boolean isUnknownCommand() {
     return line().toLowerCase(Locale.ROOT).startsWith("err unknown command");
   }

@@ -103,6 +103,7 @@ final class Waiting {
     final Rule rule;
     final CompletableFuture<Decision> result = new CompletableFuture<>();
     final long until;
+    private final Duration patience;
     volatile long pause = FIRST_POLL.toNanos();
     volatile long asked = System.nanoTime();
     private @Nullable Decision denial;
@@ -117,6 +118,11 @@ final class Waiting {
           System.nanoTime()
               + Math.min(longest.toSeconds(), 3_000_000_000L) * 1_000_000_000L
               + longest.getNano();
+      // A caller that does not wait for a place asks once, as in any other call.
+      this.patience =
+          longest.isZero() && rule instanceof Rule.Lease
+              ? limiter.timeout()
+              : limiter.timeout().dividedBy(LAST_CALL);
     }
 
     long left() {
@@ -141,7 +147,7 @@ final class Waiting {
       }
       Duration left = Duration.ofNanos(left());
       // The last call has some time for its answer, too.
-      Duration timeout = max(min(limiter.timeout(), left), limiter.timeout().dividedBy(LAST_CALL));
+      Duration timeout = max(min(limiter.timeout(), left), patience);
       try {
         CompletableFuture<Decision> call =
             rule instanceof Rule.Queued queued && !rule.isForced()

@@ -118,11 +118,8 @@ final class Waiting {
           System.nanoTime()
               + Math.min(longest.toSeconds(), 3_000_000_000L) * 1_000_000_000L
               + longest.getNano();
-      // A caller that does not wait for a place asks once, as in any other call.
-      this.patience =
-          longest.isZero() && rule instanceof Rule.Lease
-              ? limiter.timeout()
-              : limiter.timeout().dividedBy(LAST_CALL);
+      // A wait that takes no time at all is a call as any other.
+      this.patience = longest.isZero() ? limiter.timeout() : limiter.timeout().dividedBy(LAST_CALL);
     }
 
     long left() {

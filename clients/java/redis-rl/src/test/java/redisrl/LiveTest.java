@@ -3,6 +3,7 @@ package redisrl;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import static org.assertj.core.api.Assertions.catchThrowable;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import io.lettuce.core.RedisClient;
 import java.time.Duration;
@@ -11,6 +12,9 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -128,6 +132,31 @@ class LiveTest {
         assertThat(reservation.settle(4)).isTrue();
       }
       assertThat(limiter.peek(tag + "c", budget.cost(0)).used()).isEqualTo(4);
+    }
+  }
+
+  /** They came with Java 21, and the package is compiled for 17. */
+  @ParameterizedTest
+  @EnumSource
+  void aThousandVirtualThreadsLetTheLimitThrough(Way way) throws Exception {
+    assumeTrue(Runtime.version().feature() >= 21, "this Java has no virtual threads");
+    ExecutorService threads =
+        (ExecutorService) Executors.class.getMethod("newVirtualThreadPerTaskExecutor").invoke(null);
+    try (Transport transport = way.to(server);
+        Limiter limiter = on(transport).build()) {
+      String key = key();
+      Rule rule = Rule.sliding("100/hour");
+      List<Future<Boolean>> calls = new ArrayList<>();
+      for (int i = 0; i < 1000; i++) {
+        calls.add(threads.submit(() -> limiter.hit(key, rule).allowed()));
+      }
+      int allowed = 0;
+      for (Future<Boolean> call : calls) {
+        allowed += call.get(30, TimeUnit.SECONDS) ? 1 : 0;
+      }
+      assertThat(allowed).isEqualTo(100);
+    } finally {
+      threads.shutdown();
     }
   }
 

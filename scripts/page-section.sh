@@ -11,15 +11,11 @@ name=$1 command=$2 page=$3
 begin="<!-- $name: written by make $command -->"
 end="<!-- end of $name -->"
 
-section=$(mktemp)
-trap 'rm -f "$section" "$section.page"' EXIT
-{ printf '%s\n' "$begin"; cat; printf '%s\n' "$end"; } >"$section"
-
-awk -v begin="$begin" -v end="$end" -v section="$section" '
-    function put() { while ((getline line < section) > 0) print line; done = 1 }
-    $0 == begin { put(); skip = 1 }
+section="$begin"$'\n'"$(cat)"$'\n'"$end"
+text=$(section=$section awk -v begin="$begin" -v end="$end" '
+    $0 == begin { print ENVIRON["section"]; skip = done = 1 }
     !skip
     $0 == end { skip = 0 }
-    END { if (!done) { print ""; put() } }' "$page" >"$section.page"
-cat "$section.page" >"$page"
+    END { if (!done) print "\n" ENVIRON["section"] }' "$page")
+printf '%s\n' "$text" >"$page"
 echo "written: the section '$name' of $page" >&2

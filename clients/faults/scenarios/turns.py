@@ -49,6 +49,17 @@ def are_let_in(play: Play, each: Each, n: int, limit: int = 100) -> None:
     play.judge(f"no second with more than {limit}", not full, full[:3])
 
 
+async def all_have_asked(play: Play, server: Server, calls: int, within: float) -> None:
+    """Comes back when a server has carried out this number of calls of RL.SLIDING, and has sent their replies."""
+
+    async def so() -> bool:
+        return await server.calls_of("rl.sliding") >= calls
+
+    await play.comes_true("all have asked", so, within)
+    # The reply that counted them may have gone out before theirs; with the next one they are sent.
+    await server.calls_of("rl.sliding")
+
+
 async def four_processes(play: Play, server: Server) -> list[Limiter]:
     subjects = [play.subject, *[await play.another() for _ in range(3)]]
     limiters = [await play.limiter(server, timeout=2, subject=subject) for subject in subjects]
@@ -113,10 +124,7 @@ async def killed(play: Play) -> None:
     fields = {"n": 50, "call": "wait", "timeout": 30, "pause": 0.002, "each": True}
     crowd, lost = (limiter.begin("crowd", "k", rule, **fields) for limiter in (staying, dying))
 
-    async def all_asked() -> bool:
-        return await server.calls_of("rl.sliding") >= 110
-
-    await play.comes_true("all have asked", all_asked, 4)
+    await all_have_asked(play, server, 110, within=4)
     other.kill()
     play.outcome(await lost, "died", what="the other process")
     each = (await crowd)["each"]
@@ -184,10 +192,7 @@ async def hung(play: Play) -> None:
     await limiter.crowd(30, "warm", HUNDRED)
     crowd = limiter.begin("crowd", "k", rule, n=30, call="wait", timeout=10, each=True)
 
-    async def all_asked() -> bool:
-        return await server.calls_of("rl.sliding") >= 60
-
-    await play.comes_true("all have asked", all_asked, 3)
+    await all_have_asked(play, server, 60, within=3)
     server.hang()
     late = await limiter.begin("wait", "k", rule, timeout=1.5)
     play.outcome(late, "unavailable", what="one that asks meanwhile")
@@ -207,10 +212,7 @@ async def failover(play: Play) -> None:
     await limiter.crowd(30, "warm", HUNDRED)
     crowd = limiter.begin("crowd", "k", rule, n=30, call="wait", timeout=20, each=True)
 
-    async def all_asked() -> bool:
-        return await sentinels.primary.calls_of("rl.sliding") >= 60
-
-    await play.comes_true("all have asked", all_asked, 3)
+    await all_have_asked(play, sentinels.primary, 60, within=3)
     sentinels.primary.kill()
     began = time.monotonic()
     during = limiter.begin("crowd", "k", rule, n=10, call="wait", timeout=20, each=True)

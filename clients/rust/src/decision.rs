@@ -7,7 +7,7 @@ use redis::Value;
 
 use crate::call::Ask;
 use crate::error::Error;
-use crate::reply::{array, each_field, elements, integer, integers};
+use crate::reply::{FIELDS, array, elements, fields, integer, integers};
 use crate::rule::Rule;
 
 /// One window after a call. Times are counted from [`at`](Self::at).
@@ -358,14 +358,8 @@ impl<T, D> Attempt<T, D> {
 impl State {
     /// Reads a map of FULL. A field that is not known is ignored; only the reply to a turn has the last one.
     fn read(reply: &Value, turn: bool) -> Result<Self, Error> {
-        let mut found = [None; FIELDS.len()];
-        each_field(reply, |name, value| {
-            if let Some((found, _)) = found.iter_mut().zip(FIELDS).find(|(_, known)| name == known.as_bytes()) {
-                *found = Some(value);
-            }
-        })?;
         let mut numbers = [0; FIELDS.len()];
-        for ((number, found), name) in numbers.iter_mut().zip(found).zip(FIELDS) {
+        for ((number, found), name) in numbers.iter_mut().zip(fields(reply)?).zip(FIELDS) {
             match found {
                 Some(value) => *number = integer(value)?,
                 None if name == "wait-ms" && !turn => {}
@@ -389,20 +383,6 @@ impl State {
         })
     }
 }
-
-/// The fields of FULL, in the order of the server.
-const FIELDS: [&str; 10] = [
-    "allowed",
-    "limit",
-    "used",
-    "remaining",
-    "retry-after-ms",
-    "next-after-ms",
-    "reset-after-ms",
-    "window-ms",
-    "at-ms",
-    "wait-ms",
-];
 
 /// A reply that is one integer, which counts something.
 pub(crate) fn count(reply: &Value) -> Result<u64, Error> {

@@ -45,12 +45,39 @@ pub(crate) fn integers<const N: usize>(value: &Value) -> Result<[i64; N], Error>
     Ok(integers)
 }
 
-/// Calls a function with each field of a map: a map over RESP3, a flat array over RESP2.
-pub(crate) fn each_field<'a>(value: &'a Value, mut see: impl FnMut(&'a [u8], &'a Value)) -> Result<(), Error> {
-    let mut see = |name: &'a Value, value| match name {
-        Value::BulkString(name) => see(name, value),
-        Value::SimpleString(name) => see(name.as_bytes(), value),
-        _ => {}
+/// The fields of FULL, in the order of the server.
+pub(crate) const FIELDS: [&str; 10] = [
+    "allowed",
+    "limit",
+    "used",
+    "remaining",
+    "retry-after-ms",
+    "next-after-ms",
+    "reset-after-ms",
+    "window-ms",
+    "at-ms",
+    "wait-ms",
+];
+
+/// The position of a name among the [`FIELDS`].
+pub(crate) fn position(name: &[u8]) -> Option<usize> {
+    FIELDS.iter().position(|known| known.as_bytes() == name)
+}
+
+/// What a map has under the names of [`FIELDS`]: a map over RESP3, a flat array over RESP2. Other fields are ignored.
+pub(crate) fn fields(value: &Value) -> Result<[Option<&Value>; FIELDS.len()], Error> {
+    let mut found = [None; FIELDS.len()];
+    let mut see = |name: &Value, value| {
+        let position = match name {
+            Value::BulkString(name) => position(name),
+            Value::SimpleString(name) => position(name.as_bytes()),
+            // As `wire` reads them.
+            Value::Int(position) => usize::try_from(*position).ok(),
+            _ => None,
+        };
+        if let Some(found) = position.and_then(|position| found.get_mut(position)) {
+            *found = Some(value);
+        }
     };
     match value {
         Value::Map(fields) => fields.iter().for_each(|(name, value)| see(name, value)),
@@ -59,7 +86,7 @@ pub(crate) fn each_field<'a>(value: &'a Value, mut see: impl FnMut(&'a [u8], &'a
         }
         other => return Err(in_place_of(other, "fields")),
     }
-    Ok(())
+    Ok(found)
 }
 
 /// All texts in a reply.

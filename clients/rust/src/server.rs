@@ -101,7 +101,7 @@ impl Own {
 
     pub async fn send(mut self, cmd: &Cmd) -> RedisResult<Value> {
         match self.connection.send_packed_command(cmd).await?.extract_error()? {
-            Value::BulkString(reply) if self.driver.is_some() => read(&reply)?.extract_error(),
+            Value::BulkString(reply) if self.driver.is_some() => read(&reply),
             reply => Ok(reply),
         }
     }

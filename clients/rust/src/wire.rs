@@ -13,6 +13,8 @@ use std::task::{Context, Poll, ready};
 use redis::{RedisResult, Value};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::reply::position;
+
 /// How much is read at once.
 const CHUNK: usize = 16 * 1024;
 /// The longest reply that is taken. The longest that the commands make is the source of a function library.
@@ -99,7 +101,14 @@ fn line(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
 }
 
 fn number(text: &[u8]) -> Option<i64> {
-    std::str::from_utf8(text).ok()?.parse().ok()
+    let (sign, digits) = match text.strip_prefix(b"-") {
+        Some(digits) => (-1, digits),
+        None => (1, text),
+    };
+    let add =
+        |sum: i64, digit: &u8| sum.checked_mul(10)?.checked_add(sign * i64::from(char::from(*digit).to_digit(10)?));
+    digits.split_first()?;
+    digits.iter().try_fold(0, add)
 }
 
 /// The length of the reply that the bytes begin with, if it is there as a whole. An attribute belongs to the reply that it
@@ -136,9 +145,29 @@ fn length(bytes: &[u8]) -> io::Result<Option<usize>> {
     Ok(Some(bytes.len() - rest.len()))
 }
 
-/// The value of a reply that was packed.
+/// The value of a reply that was packed. An error in it is an error.
 pub(crate) fn read(reply: &[u8]) -> RedisResult<Value> {
-    value(&mut { reply }, DEPTH).map_or_else(|| redis::parse_redis_value(reply), Ok)
+    value(&mut { reply }, DEPTH).map_or_else(|| redis::parse_redis_value(reply)?.extract_error(), Ok)
+}
+
+/// The name of a field: its position among those of FULL, so that these take no memory of their own, or any other value.
+fn name(rest: &mut &[u8], depth: usize) -> Option<Value> {
+    let (kind, text, mut behind) = line(rest)?;
+    let text = match kind {
+        b'+' => text,
+        b'$' => bulk(&mut behind, text)?,
+        _ => return value(rest, depth),
+    };
+    let Some(position) = position(text) else { return value(rest, depth) };
+    *rest = behind;
+    Some(Value::Int(i64::try_from(position).ok()?))
+}
+
+/// The text of a bulk string, behind the line with its length.
+fn bulk<'a>(rest: &mut &'a [u8], length: &[u8]) -> Option<&'a [u8]> {
+    let (text, behind) = rest.split_at_checked(usize::try_from(number(length)?).ok()?)?;
+    *rest = behind.strip_prefix(b"\r\n")?;
+    Some(text)
 }
 
 /// `None` for what the commands do not reply.
@@ -151,14 +180,10 @@ fn value(rest: &mut &[u8], depth: usize) -> Option<Value> {
         b':' => Value::Int(number(text)?),
         b'+' if text == b"OK" => Value::Okay,
         b'+' => Value::SimpleString(std::str::from_utf8(text).ok()?.to_owned()),
-        b'$' => {
-            let (text, behind) = rest.split_at_checked(count()?)?;
-            *rest = behind.strip_prefix(b"\r\n")?;
-            Value::BulkString(text.to_vec())
-        }
+        b'$' => Value::BulkString(bulk(rest, text)?.to_vec()),
         b'*' => Value::Array((0..count()?).map(|_| value(rest, depth)).collect::<Option<_>>()?),
         b'%' => {
-            let field = |_| Some((value(rest, depth)?, value(rest, depth)?));
+            let field = |_| Some((name(rest, depth)?, value(rest, depth)?));
             Value::Map((0..count()?).map(field).collect::<Option<_>>()?)
         }
         _ => return None,
@@ -179,11 +204,11 @@ mod tests {
         b"*0\r\n",
         b"$0\r\n\r\n",
         b"$4\r\n\r\n*1\r\n",
-        b"*3\r\n:1\r\n:-2\r\n*2\r\n%1\r\n+used\r\n:3\r\n$1\r\nx\r\n",
+        b"*3\r\n:1\r\n:-2\r\n*2\r\n%1\r\n+name\r\n:3\r\n$1\r\nx\r\n",
         b">2\r\n+invalidate\r\n*1\r\n$1\r\nk\r\n",
         b"*2\r\n|1\r\n+ttl\r\n|0\r\n*1\r\n:3\r\n:1\r\n:2\r\n",
         b"*2\r\n-ERR no\r\n:1\r\n",
-        b"%1\r\n+allowed\r\n:1\r\n",
+        b"%1\r\n+name\r\n:1\r\n",
         b"*5\r\n~2\r\n+a\r\n+b\r\n%1\r\n$1\r\nk\r\n%0\r\n#t\r\n,1.5\r\n=5\r\ntxt:\r\r\n",
         b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n",
     ];
@@ -239,11 +264,20 @@ mod tests {
     #[test]
     fn a_reply_is_what_the_redis_crate_reads() {
         for reply in REPLIES {
-            assert_eq!(read(reply), redis::parse_redis_value(reply), "{}", reply.escape_ascii());
+            let expected = redis::parse_redis_value(reply).and_then(Value::extract_error);
+            assert_eq!(read(reply), expected, "{}", reply.escape_ascii());
             for end in 0..reply.len() {
                 assert!(read(&reply[..end]).is_err(), "{}", reply[..end].escape_ascii());
             }
         }
+        for bounds in [&b":9223372036854775807\r\n"[..], b":-9223372036854775808\r\n", b":0\r\n", b":-07\r\n"] {
+            assert_eq!(read(bounds), redis::parse_redis_value(bounds), "{}", bounds.escape_ascii());
+        }
+        for wrong in ["", "-", "1x", "9223372036854775808", "-9223372036854775809", "1\u{665}"] {
+            assert_eq!(number(wrong.as_bytes()), None, "{wrong}");
+        }
+        let full = read(b"%2\r\n+used\r\n:3\r\n$7\r\nallowed\r\n:1\r\n").unwrap();
+        assert_eq!(full, Value::Map(vec![(Value::Int(2), Value::Int(3)), (Value::Int(0), Value::Int(1))]));
         assert!(read(b"*9223372036854775807\r\n:1\r\n").is_err());
         let deep = b"*1\r\n".repeat(LONGEST / 4);
         assert!(read(&deep).is_err());

@@ -145,7 +145,8 @@ fn login(auth: &str) -> (Option<&str>, Option<&str>) {
     }
 }
 
-/// A path, `host:port`, or a URL (`redis://user:password@host:port/db`). A password of the URL counts before REDIS_AUTH.
+/// A path, `host:port`, or a URL (`redis://user:password@host:port/db`, with or without its scheme). A password of the URL
+/// counts before REDIS_AUTH.
 fn address(settings: &Redis, text: &str) -> Result<ConnectionInfo, Failure> {
     let text = text.trim();
     let wrong = |error: redis::RedisError| Failure::unavailable(format!("REDIS_URL: {error}"));
@@ -153,6 +154,9 @@ fn address(settings: &Redis, text: &str) -> Result<ConnectionInfo, Failure> {
         text.into_connection_info()
     } else if settings.socket_type == "unix" && settings.kind == RedisType::Single {
         ConnectionAddr::Unix(text.into()).into_connection_info()
+    } else if text.contains('@') {
+        // A password that was read as a part of the host would be told in the log.
+        format!("redis://{text}").into_connection_info()
     } else {
         let (host, port) = text
             .rsplit_once(':')
@@ -227,5 +231,6 @@ mod tests {
             "cache:6380 TLS Some(\"me\") Some(\"secret\") 3"
         );
         assert_eq!(leads(&[("REDIS_URL", "rediss://:own@cache:6380"), auth]), "cache:6380 TLS None Some(\"own\") 0");
+        assert_eq!(leads(&[("REDIS_URL", "me:own@cache:6380"), tcp]), "cache:6380 Some(\"me\") Some(\"own\") 0");
     }
 }

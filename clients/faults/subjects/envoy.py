@@ -21,7 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from harness.http import Connection
+from harness.http import Answer, Connection
 from harness.servers import ROOT, end_with_parent, free_port
 
 CAN = ["hit", "crowd", "flood", "cluster", "sentinel", "within", "modes", "cost"]
@@ -53,7 +53,7 @@ class Service:
         elif "sentinel" in connect:
             where = ("SENTINEL", ",".join([connect["service"], *connect["sentinel"]]))
         else:
-            where = ("SINGLE", connect["url"].removeprefix("redis://"))
+            where = ("SINGLE", connect["url"])
         self.env = {
             **os.environ,
             **{"HOST": "127.0.0.1", "PORT": str(self.http), "GRPC_HOST": "127.0.0.1", "GRPC_PORT": str(grpc)},
@@ -115,11 +115,26 @@ class Service:
         name = await self.limit(c["rule"])
         key = c["key"]
         tag = key[1 : key.index("}")] if key.startswith("{") else key
+        windows = f"{c['rule']['kind']} {LENGTHS[name.rsplit('_', 1)[1]]}"
+        escaped = key.replace("{", "%7B").replace("}", "%7D")
+        told: dict[str, Any] = {"key": f"{{{tag}}}faults|tag={tag}|{name}={escaped}|{windows}"}
         entries = [{"key": "tag", "value": tag}, {"key": name, "value": key}]
         request: dict[str, Any] = {"domain": "faults", "descriptors": [{"entries": entries}]}
         if "cost" in c:
             request["hitsAddend"] = c["cost"]
         began = time.monotonic()
+        try:
+            answer = await asyncio.wait_for(self.ask(request), c.get("within"))
+        except TimeoutError:
+            return {**told, "outcome": "gave_up"}
+        told["ms"] = (time.monotonic() - began) * 1000
+        if answer.status in (200, 429):
+            status = json.loads(answer.body)["statuses"][0]
+            remaining = status.get("limitRemaining", 0)
+            return {**told, "outcome": "allowed" if answer.status == 200 else "denied", "remaining": remaining}
+        return {**told, "outcome": "unavailable" if answer.status else "bug", "error": answer.body.strip()}
+
+    async def ask(self, request: dict[str, Any]) -> Answer:
         async with self.places:
             connection = self.free.pop() if self.free else Connection(self.http)
             try:
@@ -129,15 +144,7 @@ class Service:
                 connection.close()
                 raise
             self.free.append(connection)
-        ms = (time.monotonic() - began) * 1000
-        windows = f"{c['rule']['kind']} {LENGTHS[name.rsplit('_', 1)[1]]}"
-        escaped = key.replace("{", "%7B").replace("}", "%7D")
-        told: dict[str, Any] = {"ms": ms, "key": f"{{{tag}}}faults|tag={tag}|{name}={escaped}|{windows}"}
-        if answer.status in (200, 429):
-            status = json.loads(answer.body)["statuses"][0]
-            remaining = status.get("limitRemaining", 0)
-            return {**told, "outcome": "allowed" if answer.status == 200 else "denied", "remaining": remaining}
-        return {**told, "outcome": "unavailable" if answer.status else "bug", "error": answer.body.strip()}
+        return answer
 
 
 LENGTHS = {"s": 1, "second": 1, "minute": 60, "hour": 3600, "day": 86400}
@@ -163,10 +170,7 @@ async def play(c: dict[str, Any]) -> dict[str, Any]:
         return {"outcome": "done"}
     service = services[c["limiter"]]
     if c["do"] == "hit":
-        try:
-            return await asyncio.wait_for(service.hit(c), c.get("within"))
-        except TimeoutError:
-            return {"outcome": "gave_up"}
+        return await service.hit(c)
     if c["do"] == "crowd":
         await service.limit(c["rule"])
         return crowded(await asyncio.gather(*(service.hit(c) for _ in range(c["n"]))))

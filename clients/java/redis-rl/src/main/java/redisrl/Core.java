@@ -82,6 +82,8 @@ final class Core {
     volatile boolean lacksReadOnly;
     volatile long answeredAt;
     volatile long probeAt;
+    // How many connections there had been when it was last asked what it has.
+    volatile long connections;
     // When the latest of the calls began that were answered.
     private long answeredFrom = System.nanoTime();
     private @Nullable CompletableFuture<Boolean> loading;
@@ -128,6 +130,11 @@ final class Core {
     /** Whether a later call was answered: a failure of this one says nothing of the server. */
     synchronized boolean isOld(long began) {
       return answeredFrom - began > 0;
+    }
+
+    void probed(long connections) {
+      this.connections = connections;
+      probeAt = System.nanoTime() + PROBE.toNanos();
     }
 
     synchronized void failed(String why) {
@@ -404,7 +411,7 @@ final class Core {
     }
     if (server.mode != mode) {
       server.mode = mode;
-      server.probeAt = System.nanoTime() + PROBE.toNanos();
+      server.probed(transport.connections());
       LOG.info("limiter {}: the server {} is called in mode {}", name, server.name, mode);
       if (mode == Mode.FUNCTIONS) {
         replaceOlder(command.keys().get(0));
@@ -414,8 +421,10 @@ final class Core {
 
   /** Asks whether the server has something better by now. No call waits for that. */
   private void probeIfDue(Server server, String key) {
-    if (server.mode != Mode.MODULE && System.nanoTime() - server.probeAt > 0) {
-      server.probeAt = System.nanoTime() + PROBE.toNanos();
+    long connections = transport.connections();
+    boolean isDue = connections != server.connections || System.nanoTime() - server.probeAt > 0;
+    if (server.mode != Mode.MODULE && isDue) {
+      server.probed(connections);
       for (Mode better :
           server.mode == Mode.SCRIPT
               ? List.of(Mode.FUNCTIONS, Mode.MODULE)

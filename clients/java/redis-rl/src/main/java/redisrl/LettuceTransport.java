@@ -25,6 +25,7 @@ import io.lettuce.core.protocol.ProtocolKeyword;
 import java.time.Duration;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 
@@ -42,6 +43,7 @@ public final class LettuceTransport implements Transport {
   private final Supplier<CompletableFuture<? extends StatefulConnection<byte[], byte[]>>> connector;
   private final @Nullable RedisClusterClient cluster;
   private final Runnable closing;
+  private final AtomicLong connections = new AtomicLong();
   private @Nullable CompletableFuture<StatefulConnection<byte[], byte[]>> current;
   private long begun;
   private volatile long answered;
@@ -253,6 +255,7 @@ public final class LettuceTransport implements Transport {
                 return;
               }
               isMade = true;
+              connections.incrementAndGet();
               if (cluster == null) {
                 connection.addListener(new EndsWhenDisconnected());
               }
@@ -328,6 +331,11 @@ public final class LettuceTransport implements Transport {
   @Override
   public boolean isCluster() {
     return cluster != null;
+  }
+
+  @Override
+  public long connections() {
+    return connections.get();
   }
 
   @Override

@@ -28,6 +28,14 @@ public interface Transport extends AutoCloseable {
   /** Whether it leads to a cluster. */
   boolean isCluster();
 
+  /**
+   * How many connections were made so far. After another one the server may be another, or have the
+   * module by now.
+   */
+  default long connections() {
+    return 0;
+  }
+
   /** Called after a failure of a server: what is connected may be connected anew. */
   void renew(String server);
 

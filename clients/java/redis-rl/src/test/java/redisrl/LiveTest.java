@@ -347,6 +347,25 @@ class LiveTest {
     }
   }
 
+  @ParameterizedTest
+  @EnumSource
+  void aModuleThatIsLoadedLaterIsUsedAfterAReconnection(Way way) throws Exception {
+    try (TestServer later = new TestServer(false, "--enable-module-command", "yes");
+        Transport transport = way.to(later);
+        Limiter limiter = on(transport).build()) {
+      limiter.hit("k", Rule.sliding("100/s"));
+      assertThat(limiter.mode()).isEqualTo(Mode.FUNCTIONS);
+      later.load();
+      later.run("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes");
+      // No call is under way that could fail.
+      Thread.sleep(200);
+      eventually(
+          () ->
+              catchThrowable(() -> limiter.hit("k", Rule.sliding("100/s"))) == null
+                  && limiter.mode() == Mode.MODULE);
+    }
+  }
+
   @Test
   void aLibraryThatIsOlderIsReplaced() throws Exception {
     try (TestServer fresh = new TestServer(false);

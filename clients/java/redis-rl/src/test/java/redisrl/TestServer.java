@@ -78,6 +78,11 @@ public final class TestServer implements AutoCloseable {
     }
   }
 
+  /** Loads the module while it runs. */
+  public void load() throws Exception {
+    run("MODULE", "LOAD", Path.of(MODULE).toRealPath().toString());
+  }
+
   public void signal(String name) throws Exception {
     new ProcessBuilder("kill", "-" + name, "" + process.pid()).start().waitFor();
   }

@@ -36,6 +36,6 @@ impl Command {
 
     /// What stands before a rule of this command in others.
     pub fn word(self) -> &'static str {
-        self.names.0.trim_start_matches("RL.")
+        self.names.0.strip_prefix("RL.").unwrap_or(self.names.0)
     }
 }

@@ -4,7 +4,8 @@
 //! that one call probes the server and all others go on failing at once, with the error that opened it. An answer closes
 //! it. A line in the log says when that begins, and one when it ends.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,59 +19,52 @@ pub(crate) const PAUSE: Duration = Duration::from_secs(1);
 /// A range of a cluster in which no call has failed for so long is not asked any more, and keeps no outage from ending.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// Ranges of a cluster's 16384 slots.
-const RANGES: u16 = 64;
+/// How many of a cluster's 16384 slots have a breaker together: its nodes have ranges of slots, and fail one by one.
+const RANGE: u16 = 256;
 
 #[derive(Debug)]
 pub(crate) struct Breakers {
+    cluster: bool,
     limiter: String,
     server: String,
-    since: Instant,
-    /// One, or for a cluster one for each range of slots: its nodes have ranges, and fail one by one.
-    ranges: Box<[Breaker]>,
     /// Whether there is an outage, as every call reads it.
     is_out: AtomicBool,
     outage: Mutex<Outage>,
 }
 
-#[derive(Debug, Default)]
-struct Breaker {
-    /// The millisecond, counted from `since`, at which its pause is over; 0 if it is closed.
-    open_until: AtomicU64,
-    /// What opened it.
-    error: Mutex<Option<Error>>,
-}
-
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Outage {
-    began: u64,
+    began: Instant,
     undecided: u64,
+    /// The breakers that are open, by their ranges of slots.
+    open: BTreeMap<u16, Open>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+#[derive(Debug)]
+struct Open {
+    /// When its pause is over.
+    until: Instant,
+    /// What opened it.
+    error: Error,
 }
 
 impl Breakers {
     pub fn new(cluster: bool, limiter: &str, server: &str) -> Self {
-        let number = if cluster { RANGES } else { 1 };
         Self {
+            cluster,
             limiter: limiter.to_owned(),
             server: server.to_owned(),
-            since: Instant::now(),
-            ranges: (0..number).map(|_| Breaker::default()).collect(),
             is_out: AtomicBool::new(false),
-            outage: Mutex::default(),
+            outage: Mutex::new(Outage { began: Instant::now(), undecided: 0, open: BTreeMap::new() }),
         }
     }
 
-    fn of(&self, slot: u16) -> Option<&Breaker> {
-        self.ranges.get(usize::from(slot / (16384 / RANGES))).or(self.ranges.first())
+    fn range(&self, slot: u16) -> u16 {
+        if self.cluster { slot / RANGE } else { 0 }
     }
 
-    fn now(&self) -> u64 {
-        // Not 0, which means closed.
-        millis(self.since.elapsed()).saturating_add(1)
+    fn outage(&self) -> MutexGuard<'_, Outage> {
+        self.outage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether no server is known to be unavailable.
@@ -83,19 +77,17 @@ impl Breakers {
     /// # Errors
     /// What opened the breaker. Nothing was sent, so it is not a reply that was lost.
     pub fn admit(&self, slot: u16) -> Result<(), Error> {
-        let Some(breaker) = self.of(slot) else { return Ok(()) };
-        let until = breaker.open_until.load(Relaxed);
-        if until == 0 {
+        if self.are_closed() {
             return Ok(());
         }
-        let now = self.now();
-        let end = now.saturating_add(millis(PAUSE));
-        if until <= now && breaker.open_until.compare_exchange(until, end, Relaxed, Relaxed).is_ok() {
+        let (now, mut outage) = (Instant::now(), self.outage());
+        let Some(breaker) = outage.open.get_mut(&self.range(slot)) else { return Ok(()) };
+        if breaker.until <= now {
+            breaker.until = now + PAUSE;
             return Ok(());
         }
-        let error = lock(&breaker.error).clone();
-        let Some(error) = error else { return Ok(()) };
-        lock(&self.outage).undecided += 1;
+        let error = breaker.error.clone();
+        outage.undecided += 1;
         Err(match error {
             Error::ReplyLost(error) => Error::Unavailable(error),
             error => error,
@@ -104,16 +96,13 @@ impl Breakers {
 
     /// A call has shown that the server cannot decide, or that there is no way to it.
     pub fn failed(&self, slot: u16, error: &Error) {
-        let Some(breaker) = self.of(slot) else { return };
-        let now = self.now();
-        *lock(&breaker.error) = Some(error.clone());
-        breaker.open_until.store(now.saturating_add(millis(PAUSE)), Relaxed);
-        let mut outage = lock(&self.outage);
+        let (now, mut outage) = (Instant::now(), self.outage());
         let begins = !self.is_out.swap(true, Relaxed);
         if begins {
-            *outage = Outage { began: now, undecided: 0 };
+            *outage = Outage { began: now, undecided: 0, open: BTreeMap::new() };
         }
         outage.undecided += 1;
+        outage.open.insert(self.range(slot), Open { until: now + PAUSE, error: error.clone() });
         drop(outage);
         if begins {
             tracing::warn!(limiter = self.limiter, server = self.server, %error, "the server is unavailable");
@@ -123,42 +112,22 @@ impl Breakers {
     /// A call was answered. `decided`: by a decision. What the server has refused by an error of its own, such as writes
     /// to a replica or without memory, is not over with an answer to a call that only reads or gives back.
     pub fn answered(&self, slot: u16, decided: bool) {
-        // Seldom written, as it is read by every call.
-        let breaker = self.of(slot).filter(|breaker| breaker.open_until.load(Relaxed) != 0);
-        if let Some(breaker) = breaker {
-            let mut error = lock(&breaker.error);
-            if !decided && error.as_ref().is_some_and(Error::is_from_server) {
-                return;
-            }
-            *error = None;
-            breaker.open_until.store(0, Relaxed);
-        }
-        if self.is_out.load(Relaxed) {
-            self.end_outage();
-        }
-    }
-
-    fn end_outage(&self) {
-        let now = self.now();
-        let is_open = |breaker: &Breaker| {
-            let until = breaker.open_until.load(Relaxed);
-            until != 0 && until.saturating_add(millis(QUIET)) > now
-        };
-        if self.ranges.iter().any(is_open) {
+        if self.are_closed() {
             return;
         }
-        let outage = lock(&self.outage);
-        if self.is_out.swap(false, Relaxed) {
-            let (lasted, undecided) = (Duration::from_millis(now.saturating_sub(outage.began)), outage.undecided);
-            drop(outage);
-            let (limiter, server) = (&self.limiter, &self.server);
-            tracing::info!(limiter, server, ?lasted, undecided, "the server decides again");
+        let (now, range, mut outage) = (Instant::now(), self.range(slot), self.outage());
+        if outage.open.get(&range).is_some_and(|breaker| !decided && breaker.error.is_from_server()) {
+            return;
         }
+        outage.open.remove(&range);
+        if outage.open.values().any(|breaker| now < breaker.until + QUIET) || !self.is_out.swap(false, Relaxed) {
+            return;
+        }
+        let (lasted, undecided) = (now.duration_since(outage.began), outage.undecided);
+        drop(outage);
+        let (limiter, server) = (&self.limiter, &self.server);
+        tracing::info!(limiter, server, ?lasted, undecided, "the server decides again");
     }
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

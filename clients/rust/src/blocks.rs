@@ -203,7 +203,7 @@ impl Blocks {
         let at_server = self.key(key);
         let request = Arc::new(self.limiter.ask([(&at_server, rule.clone().into())], false, Use::Hit)?);
         let leave = Leave::new(LONGEST_LINGER, move |limiter, outcome| async move {
-            give_back(&limiter, &at_server, rule, outcome.state().at).await;
+            give_back(&limiter, &at_server, rule, outcome.at).await;
         });
         let limiter = self.limiter.with_timeout(deadline.saturating_duration_since(sent));
         let decision = limiter.decide_anew(&request, Some(leave)).await?.one()?;

@@ -178,7 +178,15 @@ impl Deref for AllDecision {
 }
 
 impl AllDecision {
-    fn read(rules: &[Rule], reply: &Value) -> Result<Self, Error> {
+    /// Reads the reply to what was asked. The answer to one rule by its own command is kept in this form, too.
+    pub(crate) fn read(ask: &Ask, reply: &Value) -> Result<Self, Error> {
+        let rules = match &ask.rules[..] {
+            [rule] if !ask.all => {
+                let decision = Decision::read(rule.clone(), reply, ask.within.is_some())?;
+                return Ok(Self { index: 0, state: decision.state, each: vec![decision] });
+            }
+            rules => rules,
+        };
         let [allowed, index, remaining, retry_after, maps] = elements(reply)?;
         let (allowed, index) = (integer(allowed)? == 1, usize::try_from(integer(index)?).unwrap_or(usize::MAX));
         let (remaining, retry_after) = (unsigned(integer(remaining)?)?, wait(integer(retry_after)?)?);
@@ -199,63 +207,14 @@ impl AllDecision {
         self.state
     }
 
-    fn after(&self, elapsed: Duration) -> Self {
+    /// The answer to one rule.
+    pub(crate) fn one(mut self) -> Result<Decision, Error> {
+        self.each.pop().ok_or_else(|| Error::Unexpected("no decision at all".to_owned()))
+    }
+
+    pub(crate) fn after(&self, elapsed: Duration) -> Self {
         let each = self.each.iter().map(|decision| decision.after(elapsed)).collect();
         Self { index: self.index, each, state: self.state.after(elapsed) }
-    }
-}
-
-/// The answer to a request for a decision.
-#[derive(Debug, Clone)]
-// It is taken apart where it arrives, and seldom kept.
-#[allow(clippy::large_enum_variant)]
-pub(crate) enum Outcome {
-    One(Decision),
-    All(AllDecision),
-}
-
-impl Outcome {
-    pub fn read(ask: &Ask, reply: &Value) -> Result<Self, Error> {
-        match &ask.rules[..] {
-            [rule] if !ask.all => Decision::read(rule.clone(), reply, ask.within.is_some()).map(Self::One),
-            rules => AllDecision::read(rules, reply).map(Self::All),
-        }
-    }
-
-    pub fn one(self) -> Result<Decision, Error> {
-        match self {
-            Self::One(decision) => Ok(decision),
-            Self::All(_) => Err(Error::Unexpected("a decision on several keys".to_owned())),
-        }
-    }
-
-    pub fn all(self) -> Result<AllDecision, Error> {
-        match self {
-            Self::All(decision) => Ok(decision),
-            Self::One(_) => Err(Error::Unexpected("a decision on one key".to_owned())),
-        }
-    }
-
-    pub fn state(&self) -> State {
-        match self {
-            Self::One(decision) => decision.state(),
-            Self::All(decision) => decision.state(),
-        }
-    }
-
-    /// The decision on each rule.
-    pub fn each(&self) -> &[Decision] {
-        match self {
-            Self::One(decision) => std::slice::from_ref(decision),
-            Self::All(decision) => &decision.each,
-        }
-    }
-
-    pub fn after(&self, elapsed: Duration) -> Self {
-        match self {
-            Self::One(decision) => Self::One(decision.after(elapsed)),
-            Self::All(decision) => Self::All(decision.after(elapsed)),
-        }
     }
 }
 

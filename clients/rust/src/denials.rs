@@ -12,7 +12,7 @@ use quick_cache::sync::Cache;
 use tokio::time::Instant;
 
 use crate::call::Ask;
-use crate::decision::Outcome;
+use crate::decision::AllDecision;
 use crate::rule::Rule;
 
 /// The longest for which one is believed.
@@ -45,7 +45,7 @@ impl Weighter<Print, Arc<Denial>> for Bytes {
 #[derive(Debug)]
 struct Denial {
     asked: Vec<(Print, Rule)>,
-    outcome: Outcome,
+    outcome: AllDecision,
     /// The waits that are told count from here: the server decided before that, so that none of them is too short.
     received: Instant,
     until: Instant,
@@ -69,14 +69,14 @@ impl Denials {
     }
 
     /// The denial of the same call or a lighter one, as it stands now.
-    pub fn find(&self, ask: &Ask) -> Option<Outcome> {
+    pub fn find(&self, ask: &Ask) -> Option<AllDecision> {
         let (_, denial) = self.covering(ask).filter(|(_, denial)| Instant::now() < denial.until)?;
         Some(denial.outcome.after(denial.received.elapsed()))
     }
 
     /// As [`find`](Self::find), for a call that began then: a denial that has come since says what it would have been told,
     /// for all of its wait.
-    pub fn find_since(&self, ask: &Ask, began: Instant) -> Option<Outcome> {
+    pub fn find_since(&self, ask: &Ask, began: Instant) -> Option<AllDecision> {
         let (_, denial) = self.covering(ask).filter(|(_, denial)| denial.received >= began)?;
         Some(denial.outcome.after(denial.received.elapsed()))
     }
@@ -104,15 +104,15 @@ impl Denials {
     }
 
     /// Remembers a denial under each key whose rule denied.
-    pub fn remember(&self, ask: &Ask, outcome: &Outcome, sent: Instant) {
-        let (wait, received) = (outcome.state().retry_after, Instant::now());
+    pub fn remember(&self, ask: &Ask, outcome: &AllDecision, sent: Instant) {
+        let (wait, received) = (outcome.retry_after, Instant::now());
         let ends = wait.and_then(|wait| sent.checked_add(wait));
         let until = sent + wait.unwrap_or(LONGEST).min(LONGEST);
         if !is_remembered(ask) || ends.is_some_and(|ends| ends <= received) {
             return;
         }
         let denial = Arc::new(Denial { asked: self.prints(ask), outcome: outcome.clone(), received, until, ends });
-        for ((print, _), _) in denial.asked.iter().zip(outcome.each()).filter(|(_, decision)| !decision.allowed) {
+        for ((print, _), _) in denial.asked.iter().zip(&outcome.each).filter(|(_, decision)| !decision.allowed) {
             self.kept.insert(*print, Arc::clone(&denial));
         }
     }
@@ -147,12 +147,12 @@ mod tests {
     use crate::rule::Use;
     use redis::Value;
 
-    fn denied(rule: &Rule, retry_after: i64) -> Outcome {
+    fn denied(rule: &Rule, retry_after: i64) -> AllDecision {
         let names = ["allowed", "limit", "used", "remaining", "retry-after-ms", "next-after-ms", "reset-after-ms"];
         let numbers = [0, 5, 5, 0, retry_after, retry_after.max(0), retry_after.max(0)];
         let fields = names.into_iter().zip(numbers).chain([("window-ms", 60_000), ("at-ms", 1_700_000_000_000)]);
         let words = fields.flat_map(|(name, number)| [Value::BulkString(name.into()), Value::Int(number)]);
-        Outcome::read(&asked("k", rule), &Value::Array(words.collect())).unwrap()
+        AllDecision::read(&asked("k", rule), &Value::Array(words.collect())).unwrap()
     }
 
     fn asked(key: &str, rule: impl Into<Rule>) -> Ask {

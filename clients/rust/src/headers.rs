@@ -6,8 +6,6 @@ use std::fmt::Write;
 use std::slice;
 use std::time::Duration;
 
-#[cfg(feature = "tower")]
-use crate::decision::Outcome;
 use crate::decision::{AllDecision, Decision, State};
 use crate::rates::seconds;
 use crate::rule::Rule;
@@ -63,7 +61,7 @@ impl Headers {
 
 /// The methods of the two kinds of decision.
 macro_rules! described {
-    ($decision:ident, $denies:expr) => {
+    ($decision:ident, $each:expr) => {
         impl $decision {
             /// The values of `RateLimit-Policy`, `RateLimit` and, if the request is denied and will fit one day,
             /// `Retry-After`. Of policies with one name, the later ones get a number behind it: `60s`, `60s-2`.
@@ -74,42 +72,31 @@ macro_rules! described {
             /// The names of the policies that the request did not fit into. In
             /// [`Limiter::all`](crate::Limiter::all) a forced rule denies nothing.
             pub fn violated_policies(&self) -> Vec<String> {
-                let denies: fn(&Policy<'_>) -> bool = $denies;
-                violated(self.policies().into_iter().filter(denies).collect())
+                let alone = self.decisions().len() == 1;
+                let mut policies = self.policies();
+                policies.retain(|policy| !self.allowed && (alone || !policy.is_forced));
+                violated(policies)
             }
 
             /// The body of a denial, `application/problem+json` of type `quota-exceeded`. `None` if the request was allowed.
             pub fn problem(&self) -> Option<String> {
                 (!self.allowed).then(|| problem(&self.violated_policies()))
             }
+
+            fn policies(&self) -> Vec<Policy<'_>> {
+                policies(self.decisions().iter().map(|decision| (decision.rule(), decision.each.as_slice())))
+            }
+
+            fn decisions(&self) -> &[Decision] {
+                let each: fn(&Self) -> &[Decision] = $each;
+                each(self)
+            }
         }
     };
 }
 
-described!(Decision, |_| true);
-described!(AllDecision, |policy| !policy.is_forced);
-
-impl Decision {
-    fn policies(&self) -> Vec<Policy<'_>> {
-        policies([(self.rule(), self.each.as_slice())])
-    }
-}
-
-impl AllDecision {
-    fn policies(&self) -> Vec<Policy<'_>> {
-        policies(self.each.iter().map(|decision| (decision.rule(), decision.each.as_slice())))
-    }
-}
-
-#[cfg(feature = "tower")]
-impl Outcome {
-    pub fn described(&self) -> (Headers, Vec<String>) {
-        match self {
-            Self::One(decision) => (decision.headers(), decision.violated_policies()),
-            Self::All(decision) => (decision.headers(), decision.violated_policies()),
-        }
-    }
-}
+described!(Decision, slice::from_ref);
+described!(AllDecision, |decision| &decision.each);
 
 /// A quota policy as a response names it.
 #[derive(Debug)]

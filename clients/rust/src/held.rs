@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 
 use crate::call::Ask;
-use crate::decision::Outcome;
+use crate::decision::AllDecision;
 use crate::error::{Error, SETTLED, WINDOW_OVER, says};
 use crate::limiter::Limiter;
 
@@ -69,7 +69,7 @@ impl Hold {
 
     /// Renews what is not lost; `None` if it is. What had ended on the server could be granted anew, after another has had
     /// the place: so what counts is that the answer comes before the end.
-    pub async fn renew(&self) -> Result<Option<Outcome>, Error> {
+    pub async fn renew(&self) -> Result<Option<AllDecision>, Error> {
         if self.is_lost() {
             return Ok(None);
         }
@@ -84,7 +84,7 @@ impl Hold {
         };
         self.ends.send_modify(|current| {
             let in_time = current.is_some_and(|end| Instant::now() < end);
-            *current = if in_time && outcome.state().allowed { end(sent, self.length) } else { None };
+            *current = if in_time && outcome.allowed { end(sent, self.length) } else { None };
         });
         Ok(Some(outcome))
     }

@@ -18,7 +18,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::call::Ask;
-use crate::decision::{Decision, Outcome, State};
+use crate::decision::{AllDecision, Decision, State};
 use crate::error::Error;
 use crate::headers::{self, Headers};
 use crate::identity;
@@ -446,8 +446,8 @@ impl Verdict {
 }
 
 /// The places of a request that was let in.
-fn places(limiter: &Limiter, ask: &Ask, outcome: &Outcome, sent: Instant) -> Vec<Held> {
-    let each = ask.keys.iter().zip(outcome.each());
+fn places(limiter: &Limiter, ask: &Ask, outcome: &AllDecision, sent: Instant) -> Vec<Held> {
+    let each = ask.keys.iter().zip(&outcome.each);
     each.filter_map(|(key, decision)| Held::of(limiter, limiter.bare(key), decision, sent)).collect()
 }
 
@@ -495,18 +495,17 @@ impl Shared {
         });
         match self.limiter.decide(&ask, holds.then_some(leave)).await {
             Ok(outcome) => {
-                let (state, (fields, violated)) = (outcome.state(), outcome.described());
+                let (state, fields) = (outcome.state(), outcome.headers());
                 if state.allowed {
                     let held = places(&self.limiter, &ask, &outcome, sent);
-                    let each = ask.keys.iter().zip(outcome.each());
+                    let each = ask.keys.iter().zip(&outcome.each);
                     let decided = each.map(|(key, decision)| Decided {
                         key: self.limiter.bare(key).to_vec(),
                         decision: decision.clone(),
                     });
                     return Verdict::Pass { decided: decided.collect(), fields: Some(fields), held };
                 }
-                let violated_policies = &violated;
-                let retry_after = state.retry_after;
+                let (violated_policies, retry_after) = (&outcome.violated_policies(), state.retry_after);
                 let mut response = self.deny(&Denial { request, retry_after, violated_policies, state: Some(state) });
                 describe(&mut response, &fields);
                 Verdict::Answer(response)

@@ -19,7 +19,7 @@ use crate::call::{Ask, Call};
 use crate::clock::{Clock, unix_millis};
 use crate::command::Command;
 use crate::connection::{Connection, Failure, Progress, Shows, Stage, To};
-use crate::decision::{Admission, AllDecision, Decision, Outcome, Refund, State, count};
+use crate::decision::{Admission, AllDecision, Decision, Refund, State, count};
 use crate::denials::Denials;
 use crate::error::{
     Error, FUNCTION_NOT_FOUND, InvalidArgument, Meaning, SHORTEST_PATIENCE, UNKNOWN_COMMAND, WINDOW_OVER, is_forbidden,
@@ -249,7 +249,7 @@ impl Limiter {
         let ask = Ask { within, ..self.ask([(key, rule.clone())], false, Use::Turn)? };
         let (key, rule) = (key.to_vec(), rule.clone());
         let leave = Leave::new(LONGEST_LINGER, move |limiter, outcome| async move {
-            limiter.give_turn_back(&key, rule, outcome.state().at).await;
+            limiter.give_turn_back(&key, rule, outcome.at).await;
         });
         self.decide(&Arc::new(ask), Some(leave)).await?.one()
     }
@@ -270,7 +270,7 @@ impl Limiter {
             rule.write(cmd, clock, true);
             cmd.arg(rule.form());
         });
-        self.send(call, None, move |reply| Outcome::read(&ask, reply)).await?.one()
+        self.send(call, None, move |reply| AllDecision::read(&ask, reply)).await?.one()
     }
 
     /// One decision over several keys, with a rule for each: `RL.ALL`. Allowed, and counted by all, only if every rule has
@@ -293,7 +293,7 @@ impl Limiter {
     /// ```
     pub async fn all<K: AsRef<[u8]>>(&self, rules: impl IntoIterator<Item = (K, Rule)>) -> Result<AllDecision, Error> {
         let ask = self.ask(rules, true, Use::Check)?;
-        self.decide(&Arc::new(ask), None).await?.all()
+        self.decide(&Arc::new(ask), None).await
     }
 
     /// As [`all`](Self::all) for one rule, from a short reply, which costs the server a third less: for a caller that needs
@@ -398,7 +398,7 @@ impl Limiter {
     }
 
     /// The decision, from memory or from the server. `leave` as in `send`.
-    pub(crate) async fn decide(&self, ask: &Arc<Ask>, leave: Option<Leave>) -> Result<Outcome, Error> {
+    pub(crate) async fn decide(&self, ask: &Arc<Ask>, leave: Option<Leave>) -> Result<AllDecision, Error> {
         let (denials, started) = (self.inner.denials.get(), Instant::now());
         let observe = |outcome: Result<State, &Error>, from_memory| {
             let keys = ask.keys.iter().map(|key| self.bare(key));
@@ -424,9 +424,9 @@ impl Limiter {
             return Ok(outcome);
         }
         let outcome = limiter.decide_anew(ask, leave).await;
-        observe(outcome.as_ref().map(Outcome::state), false);
+        observe(outcome.as_ref().map(AllDecision::state), false);
         if let (Some(denials), Ok(outcome)) = (denials, &outcome) {
-            if outcome.state().allowed {
+            if outcome.allowed {
                 ask.keys.iter().for_each(|key| denials.forget(key));
             } else {
                 denials.remember(ask, outcome, started);
@@ -453,9 +453,9 @@ impl Limiter {
     }
 
     /// The decision of the server, which is not observed: also for the renewal of what is held.
-    pub(crate) async fn decide_anew(&self, ask: &Arc<Ask>, leave: Option<Leave>) -> Result<Outcome, Error> {
+    pub(crate) async fn decide_anew(&self, ask: &Arc<Ask>, leave: Option<Leave>) -> Result<AllDecision, Error> {
         let asked = Arc::clone(ask);
-        self.send(ask.call(), leave, move |reply| Outcome::read(&asked, reply)).await
+        self.send(ask.call(), leave, move |reply| AllDecision::read(&asked, reply)).await
     }
 
     /// A call about one key that gives something back.
@@ -729,7 +729,7 @@ impl Limiter {
 type GiveBack<T> = Box<dyn FnOnce(Limiter, T) -> Pin<Box<dyn Future<Output = Error> + Send>> + Send>;
 
 /// What happens where the caller goes while its call is under way.
-pub(crate) struct Leave<T = Outcome> {
+pub(crate) struct Leave<T = AllDecision> {
     /// For how much longer than a server may take that does not hang it matters what comes of the call.
     linger: Duration,
     give_back: GiveBack<T>,
@@ -739,11 +739,11 @@ impl Leave {
     /// `give_back` is called if the request was allowed.
     pub fn new<F: Future<Output = ()> + Send + 'static>(
         linger: Duration,
-        give_back: impl FnOnce(Limiter, Outcome) -> F + Send + 'static,
+        give_back: impl FnOnce(Limiter, AllDecision) -> F + Send + 'static,
     ) -> Self {
-        let give_back: GiveBack<Outcome> = Box::new(move |limiter, outcome| {
+        let give_back: GiveBack<AllDecision> = Box::new(move |limiter, outcome| {
             Box::pin(async move {
-                if outcome.state().allowed {
+                if outcome.allowed {
                     give_back(limiter, outcome).await;
                 }
                 Error::Unavailable(no_answer(TimedOut, "the caller has gone".to_owned()))

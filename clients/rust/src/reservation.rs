@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::call::{Ask, Call};
 use crate::clock::{Clock, unix_millis};
 use crate::command::Command;
-use crate::decision::{AllDecision, Attempt, Decision, Outcome, Settled};
+use crate::decision::{AllDecision, Attempt, Decision, Settled};
 use crate::error::{Error, InvalidArgument, no_answer};
 use crate::held::{Hold, Renewals};
 use crate::lease::random_holder;
@@ -41,7 +41,7 @@ impl Limiter {
         lease: Duration,
     ) -> Result<Attempt<Reservation>, Error> {
         let rule: Rule = rule.into();
-        self.reserved([(key, rule.reserving(units))], false, lease, Outcome::one).await
+        self.reserved([(key, rule.reserving(units))], false, lease, AllDecision::one).await
     }
 
     /// One decision over several keys, as [`all`](Self::all), of whose rules some are reserved: by
@@ -71,7 +71,7 @@ impl Limiter {
         rules: impl IntoIterator<Item = (K, Rule)>,
         lease: Duration,
     ) -> Result<Attempt<Reservation<AllDecision>, AllDecision>, Error> {
-        self.reserved(rules, true, lease, Outcome::all).await
+        self.reserved(rules, true, lease, Ok).await
     }
 
     /// Settles the units that a holder has reserved, whichever process asks: `RL.SETTLE`, with the rule of the hit that has
@@ -114,7 +114,7 @@ impl Limiter {
         rules: impl IntoIterator<Item = (K, Rule)>,
         all: bool,
         lease: Duration,
-        decision: fn(Outcome) -> Result<D, Error>,
+        decision: fn(AllDecision) -> Result<D, Error>,
     ) -> Result<Attempt<Reservation<D>, D>, Error> {
         let length = Window::new(0, lease).map_err(|_| {
             let range = "from 0.001 to 2147483647 seconds, in whole milliseconds";
@@ -135,7 +135,7 @@ impl Limiter {
             end(&Hold::new(limiter, Arc::clone(&asked), sent, lease), Part::of(&asked)).await;
         });
         let outcome = self.decide(&ask, Some(leave)).await?;
-        let allowed = outcome.state().allowed;
+        let allowed = outcome.allowed;
         let decision = decision(outcome)?;
         if !allowed {
             return Ok(Attempt::Denied(decision));

@@ -165,7 +165,7 @@ type OnRefused = Arc<dyn Fn(&Refusal<'_>) -> Response<String> + Send + Sync>;
 /// let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(layer);
 /// # Ok(()) }
 /// ```
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct RateLimitLayer {
     shared: Arc<Shared>,
 }
@@ -310,15 +310,9 @@ impl RateLimitLayer {
     }
 }
 
-impl fmt::Debug for RateLimitLayer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.shared.fmt(f)
-    }
-}
-
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut debug = f.debug_struct("RateLimitLayer");
+        let mut debug = f.debug_struct("Shared");
         debug.field("when_unavailable", &self.when_unavailable).field("timeout", &self.timeout).finish_non_exhaustive()
     }
 }
@@ -410,18 +404,16 @@ where
         let shared = Arc::clone(&self.shared);
         Box::pin(async move {
             let (mut parts, body) = request.into_parts();
-            let (fields, held) = match shared.decide(&parts).await {
-                Verdict::Pass { decided, fields, held } => {
-                    let mut decisions = parts.extensions.remove::<Decisions>().unwrap_or_default();
-                    decisions.0.extend(decided);
-                    parts.extensions.insert(decisions);
-                    (fields, held)
-                }
-                Verdict::Answer(response) => {
+            let Passed { decided, fields, held } = match shared.decide(&parts).await {
+                Ok(passed) => passed,
+                Err(response) => {
                     let body = |text| Either::Right(Full::new(T::Data::from(text)));
                     return Ok(response.map(|text| ResponseBody { inner: body(text), held: Vec::new() }));
                 }
             };
+            let mut decisions = parts.extensions.remove::<Decisions>().unwrap_or_default();
+            decisions.0.extend(decided);
+            parts.extensions.insert(decisions);
             let mut response = inner.call(Request::from_parts(parts, body)).await?;
             if let Some(fields) = fields {
                 describe(&mut response, &fields);
@@ -431,18 +423,12 @@ where
     }
 }
 
-/// What becomes of a request.
-enum Verdict {
-    /// It goes on to the service. Without fields the server has not counted it.
-    Pass { decided: Vec<Decided>, fields: Option<Headers>, held: Vec<Held> },
-    /// It is answered without the service.
-    Answer(Response<String>),
-}
-
-impl Verdict {
-    fn uncounted() -> Self {
-        Self::Pass { decided: Vec::new(), fields: None, held: Vec::new() }
-    }
+/// What a request goes on to the service with: nothing where the server has not counted it.
+#[derive(Default)]
+struct Passed {
+    decided: Vec<Decided>,
+    fields: Option<Headers>,
+    held: Vec<Held>,
 }
 
 /// The places of a request that was let in.
@@ -479,16 +465,15 @@ impl Shared {
         Some(asked)
     }
 
-    async fn decide(&self, request: &Parts) -> Verdict {
-        let Some(asked) = self.asked(request) else { return self.refuse(request, NO_IDENTITY, None) };
+    /// Whether the request goes on to the service, or the answer to it.
+    async fn decide(&self, request: &Parts) -> Result<Passed, Response<String>> {
+        let Some(asked) = self.asked(request) else { return Err(self.refuse(request, NO_IDENTITY, None)) };
         let (several, sent) = (asked.len() > 1, Instant::now());
         if asked.is_empty() {
-            return Verdict::uncounted();
+            return Ok(Passed::default());
         }
-        let ask = match self.limiter.ask(asked, several, if several { Use::Check } else { Use::Hit }) {
-            Ok(ask) => Arc::new(ask),
-            Err(error) => return self.undecided(request, &error.into()),
-        };
+        let ask = self.limiter.ask(asked, several, if several { Use::Check } else { Use::Hit });
+        let ask = Arc::new(ask.map_err(|error| self.undecided(request, &error.into()))?);
         let (asked, holds) = (Arc::clone(&ask), ask.rules.iter().any(|rule| matches!(rule, Rule::Lease(_))));
         let leave = Leave::new(LONGEST_LINGER, move |limiter, outcome| async move {
             drop(places(&limiter, &asked, &outcome, sent));
@@ -503,51 +488,51 @@ impl Shared {
                         key: self.limiter.bare(key).to_vec(),
                         decision: decision.clone(),
                     });
-                    return Verdict::Pass { decided: decided.collect(), fields: Some(fields), held };
+                    return Ok(Passed { decided: decided.collect(), fields: Some(fields), held });
                 }
                 let (violated_policies, retry_after) = (&outcome.violated_policies(), state.retry_after);
                 let mut response = self.deny(&Denial { request, retry_after, violated_policies, state: Some(state) });
                 describe(&mut response, &fields);
-                Verdict::Answer(response)
+                Err(response)
             }
-            Err(error) if error.is_unavailable() => self.decide_without(request, &ask, &error),
-            Err(error) => self.undecided(request, &error),
+            Err(error) if error.is_unavailable() => match self.refusal_without(request, &ask, &error) {
+                Some(response) => Err(response),
+                None => Ok(Passed::default()),
+            },
+            Err(error) => Err(self.undecided(request, &error)),
         }
     }
 
-    fn undecided(&self, request: &Parts, error: &Error) -> Verdict {
+    fn undecided(&self, request: &Parts, error: &Error) -> Response<String> {
         tracing::debug!(limiter = self.limiter.name(), %error, "a request could not be decided on, and was refused");
         self.refuse(request, StatusCode::INTERNAL_SERVER_ERROR, Some(error))
     }
 
-    /// The decision while the server is unavailable.
-    fn decide_without(&self, request: &Parts, ask: &Ask, error: &Error) -> Verdict {
+    /// The answer while the server is unavailable, unless the request goes on.
+    fn refusal_without(&self, request: &Parts, ask: &Ask, error: &Error) -> Option<Response<String>> {
         match self.when_unavailable {
-            WhenUnavailable::Open => Verdict::uncounted(),
-            WhenUnavailable::Closed => self.refuse(request, UNAVAILABLE, Some(error)),
+            WhenUnavailable::Open => None,
+            WhenUnavailable::Closed => Some(self.refuse(request, UNAVAILABLE, Some(error))),
             WhenUnavailable::Local { .. } => {
-                let decided = self.local.as_ref().map_or(Ok(()), |local| local.decide(ask));
-                let Err(NoRoom { retry_after, violated }) = decided else { return Verdict::uncounted() };
+                let NoRoom { retry_after, violated } = self.local.as_ref()?.decide(ask).err()?;
                 let mut response =
                     self.deny(&Denial { request, retry_after, violated_policies: &violated, state: None });
                 if let Some(wait) = retry_after {
                     let seconds = headers::whole_seconds(wait).max(1);
                     response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
                 }
-                Verdict::Answer(response)
+                Some(response)
             }
         }
     }
 
-    fn refuse(&self, request: &Parts, status: StatusCode, error: Option<&Error>) -> Verdict {
-        Verdict::Answer(match &self.on_refused {
-            Some(handler) => handler(&Refusal { request, status, error }),
-            None => {
-                let (title, code) = (status.canonical_reason().unwrap_or_default(), status.as_u16());
-                let problem = format!("{{\"type\":\"about:blank\",\"title\":\"{title}\",\"status\":{code}}}");
-                answer(request, status, title, problem)
-            }
-        })
+    fn refuse(&self, request: &Parts, status: StatusCode, error: Option<&Error>) -> Response<String> {
+        if let Some(handler) = &self.on_refused {
+            return handler(&Refusal { request, status, error });
+        }
+        let (title, code) = (status.canonical_reason().unwrap_or_default(), status.as_u16());
+        let problem = format!("{{\"type\":\"about:blank\",\"title\":\"{title}\",\"status\":{code}}}");
+        answer(request, status, title, problem)
     }
 
     fn deny(&self, denial: &Denial<'_>) -> Response<String> {

@@ -179,11 +179,8 @@ impl Windows for &[Window] {
 
 impl<T: Windows> Windows for Vec<T> {
     fn windows(self) -> Result<Vec<Window>, InvalidArgument> {
-        let mut windows = Vec::with_capacity(self.len());
-        for rates in self {
-            windows.extend(rates.windows()?);
-        }
-        Ok(windows)
+        let windows: Vec<_> = self.into_iter().map(T::windows).collect::<Result<_, _>>()?;
+        Ok(windows.concat())
     }
 }
 

@@ -231,6 +231,20 @@ pub enum Rule {
     Lease(Lease),
 }
 
+/// What rules of all kinds have in common, borrowed as the rule is.
+macro_rules! with {
+    ($rule:ident) => {
+        match $rule {
+            Rule::Sliding(Sliding { with, .. })
+            | Rule::Fixed(Fixed { with, .. })
+            | Rule::Throttle(Throttle { with, .. })
+            | Rule::Lease(Lease { with, .. }) => with,
+            #[cfg(feature = "calendar")]
+            Rule::Calendar(Calendar { with, .. }) => with,
+        }
+    };
+}
+
 /// What a rule is wanted for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Use {
@@ -313,25 +327,11 @@ impl Rule {
     }
 
     pub(crate) fn common(&self) -> &Common {
-        match self {
-            Self::Sliding(Sliding { with, .. })
-            | Self::Fixed(Fixed { with, .. })
-            | Self::Throttle(Throttle { with, .. })
-            | Self::Lease(Lease { with, .. }) => with,
-            #[cfg(feature = "calendar")]
-            Self::Calendar(Calendar { with, .. }) => with,
-        }
+        with!(self)
     }
 
     fn common_mut(&mut self) -> &mut Common {
-        match self {
-            Self::Sliding(Sliding { with, .. })
-            | Self::Fixed(Fixed { with, .. })
-            | Self::Throttle(Throttle { with, .. })
-            | Self::Lease(Lease { with, .. }) => with,
-            #[cfg(feature = "calendar")]
-            Self::Calendar(Calendar { with, .. }) => with,
-        }
+        with!(self)
     }
 
     /// The command that decides by it.

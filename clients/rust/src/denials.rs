@@ -68,17 +68,12 @@ impl Denials {
         ask.items().map(|(key, rule)| (self.print(key), rule.clone())).collect()
     }
 
-    /// The denial of the same call or a lighter one, as it stands now.
-    pub fn find(&self, ask: &Ask) -> Option<AllDecision> {
-        let (_, denial) = self.covering(ask).filter(|(_, denial)| Instant::now() < denial.until)?;
-        Some(denial.outcome.after(denial.received.elapsed()))
-    }
-
-    /// As [`find`](Self::find), for a call that began then: a denial that has come since says what it would have been told,
-    /// for all of its wait.
-    pub fn find_since(&self, ask: &Ask, began: Instant) -> Option<AllDecision> {
-        let (_, denial) = self.covering(ask).filter(|(_, denial)| denial.received >= began)?;
-        Some(denial.outcome.after(denial.received.elapsed()))
+    /// The denial of the same call or a lighter one, as it stands now, for a call that began then: a denial that has come
+    /// since says what it would have been told, for all of its wait.
+    pub fn find(&self, ask: &Ask, began: Instant) -> Option<AllDecision> {
+        let (_, denial) = self.covering(ask)?;
+        let is_believed = Instant::now() < denial.until || denial.received >= began;
+        is_believed.then(|| denial.outcome.after(denial.received.elapsed()))
     }
 
     /// The key of a denial that is not believed any more, while its wait is not over.
@@ -159,6 +154,11 @@ mod tests {
         Ask::new(vec![key.into()], vec![rule.into()], false, Use::Hit).unwrap()
     }
 
+    /// For a call that begins now.
+    fn find(denials: &Denials, ask: &Ask) -> Option<AllDecision> {
+        denials.find(ask, Instant::now())
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_denial_holds_for_its_wait_and_a_second_at_most() {
         let rule = Rule::sliding("5/minute").unwrap();
@@ -167,14 +167,14 @@ mod tests {
             let sent = Instant::now();
             denials.remember(&asked("k", &rule), &denied(&(&rule).into(), wait), sent);
             tokio::time::advance(Duration::from_millis(held - 1)).await;
-            let Some(decision) = denials.find(&asked("k", &rule)) else { panic!("forgotten after {wait}") };
+            let Some(decision) = find(&denials, &asked("k", &rule)) else { panic!("forgotten after {wait}") };
             let left = wait - i64::try_from(held).unwrap() + 1;
             assert_eq!(
                 decision.state().retry_after,
                 (wait > 0).then(|| Duration::from_millis(u64::try_from(left).unwrap()))
             );
             tokio::time::advance(Duration::from_millis(1)).await;
-            assert!(denials.find(&asked("k", &rule)).is_none());
+            assert!(find(&denials, &asked("k", &rule)).is_none());
         }
     }
 
@@ -186,10 +186,10 @@ mod tests {
         tokio::time::advance(Duration::from_millis(200)).await;
         denials.remember(&asked("k", rule.clone()), &denied(&rule, 300), sent);
         tokio::time::advance(Duration::from_millis(99)).await;
-        let Some(decision) = denials.find(&asked("k", rule.clone())) else { panic!("forgotten") };
+        let Some(decision) = find(&denials, &asked("k", rule.clone())) else { panic!("forgotten") };
         assert_eq!(decision.state().retry_after, Some(Duration::from_millis(201)));
         tokio::time::advance(Duration::from_millis(1)).await;
-        assert!(denials.find(&asked("k", rule)).is_none());
+        assert!(find(&denials, &asked("k", rule)).is_none());
     }
 
     #[tokio::test(start_paused = true)]
@@ -199,20 +199,20 @@ mod tests {
         let weighs = |cost| rule.clone().cost(cost);
         denials.remember(&asked("k", weighs(3)), &denied(&weighs(3).into(), 500), Instant::now());
         for cost in [3, 4, 5] {
-            assert!(denials.find(&asked("k", weighs(cost))).is_some(), "{cost}");
+            assert!(find(&denials, &asked("k", weighs(cost))).is_some(), "{cost}");
         }
         // A lighter request may fit, a request that never fits has another answer, and a forced one is always counted.
         for other in [weighs(1), weighs(2), rule.clone(), weighs(6), weighs(3).force()] {
-            assert!(denials.find(&asked("k", other)).is_none());
+            assert!(find(&denials, &asked("k", other)).is_none());
         }
-        assert!(denials.find(&asked("other", weighs(3))).is_none());
-        assert!(denials.find(&asked("k", Rule::sliding("6/minute").unwrap().cost(3))).is_none());
-        assert!(denials.find(&asked("k", Rule::fixed("5/minute").unwrap().cost(3))).is_none());
+        assert!(find(&denials, &asked("other", weighs(3))).is_none());
+        assert!(find(&denials, &asked("k", Rule::sliding("6/minute").unwrap().cost(3))).is_none());
+        assert!(find(&denials, &asked("k", Rule::fixed("5/minute").unwrap().cost(3))).is_none());
         denials.forget(b"k");
-        assert!(denials.find(&asked("k", weighs(3))).is_none());
+        assert!(find(&denials, &asked("k", weighs(3))).is_none());
         // Nor is a forced one remembered.
         denials.remember(&asked("k", weighs(3).force()), &denied(&weighs(3).into(), 500), Instant::now());
-        assert!(denials.find(&asked("k", weighs(3))).is_none());
+        assert!(find(&denials, &asked("k", weighs(3))).is_none());
     }
 
     #[tokio::test(start_paused = true)]
@@ -226,7 +226,7 @@ mod tests {
         assert!(denials.kept.len() <= ENTRIES && denials.kept.weight() <= BYTES, "{}", denials.kept.len());
         // Some of the last are there.
         let last =
-            |number: &usize| denials.find(&asked(&format!("{number}{}", "x".repeat(1000)), rule.clone())).is_some();
+            |number: &usize| find(&denials, &asked(&format!("{number}{}", "x".repeat(1000)), rule.clone())).is_some();
         assert!((ENTRIES..2 * ENTRIES).filter(last).count() > 0);
         // What a denial takes, as it is counted.
         let most = size_of::<Denial>() + size_of::<(Print, Rule)>() + size_of::<crate::State>();
@@ -242,7 +242,7 @@ mod tests {
             let ask = asked("k", rule.clone());
             let began = Instant::now();
             denials.remember(&ask, &denied(&rule, wait), began);
-            let (known, doubted) = (|| denials.find(&ask).is_some(), || denials.doubted(&ask).is_some());
+            let (known, doubted) = (|| find(&denials, &ask).is_some(), || denials.doubted(&ask).is_some());
             let believed = ends.unwrap_or(u64::MAX).min(1000);
             tokio::time::advance(Duration::from_millis(believed - 1)).await;
             assert!(known() && !doubted());
@@ -250,8 +250,8 @@ mod tests {
             assert!(!known());
             assert_eq!(doubted(), ends != Some(believed));
             // A call that had begun before the denial came believes it to the end.
-            assert_eq!(denials.find_since(&ask, began).is_some(), ends != Some(believed));
-            assert!(denials.find_since(&ask, Instant::now()).is_none());
+            assert_eq!(denials.find(&ask, began).is_some(), ends != Some(believed));
+            assert!(find(&denials, &ask).is_none());
             tokio::time::advance(Duration::from_millis(4000)).await;
             assert_eq!(doubted(), ends.is_none());
         }

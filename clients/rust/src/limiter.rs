@@ -405,7 +405,7 @@ impl Limiter {
             self.observe(if ask.all { "all" } else { "hit" }, keys, outcome, started, from_memory);
         };
         let denials = denials.filter(|_| self.remembers);
-        let mut known = denials.and_then(|denials| denials.find(ask));
+        let mut known = denials.and_then(|denials| denials.find(ask, started));
         let (mut limiter, mut _place) = (Cow::Borrowed(self), None);
         if known.is_none()
             && let Some((denials, key)) = denials.and_then(|denials| Some((denials, denials.doubted(ask)?)))
@@ -413,7 +413,7 @@ impl Limiter {
             // One asks again, and the others wait for its answer.
             let deadline = started.checked_add(self.timeout);
             let place = self.lines().join(key, deadline).await;
-            known = denials.find_since(ask, started);
+            known = denials.find(ask, started);
             // Until one of them has an answer.
             _place = denials.doubted(ask).map(|_| place);
             let left = self.timeout.saturating_sub(started.elapsed());

@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use redis::aio::{ConnectionManager, MultiplexedConnection};
 #[cfg(feature = "cluster")]
@@ -164,10 +164,10 @@ pub(crate) enum Shows {
 }
 
 /// What a call is doing now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Stage {
     /// It waits for no server.
+    #[default]
     Idle,
     Connecting,
     /// A command was sent that is not answered yet.
@@ -176,10 +176,13 @@ pub(crate) enum Stage {
 
 /// The progress of a call, for those who stop to wait for it.
 #[derive(Debug, Default)]
-pub(crate) struct Progress {
-    stage: AtomicU8,
-    abandoned: AtomicBool,
-    used: Mutex<Option<Used>>,
+pub(crate) struct Progress(Mutex<Now>);
+
+#[derive(Debug, Default)]
+struct Now {
+    stage: Stage,
+    is_abandoned: bool,
+    used: Option<Used>,
 }
 
 /// The connection that a call uses.
@@ -191,45 +194,41 @@ struct Used {
 }
 
 impl Progress {
-    pub fn stage(&self) -> Stage {
-        match self.stage.load(Relaxed) {
-            0 => Stage::Idle,
-            1 => Stage::Connecting,
-            _ => Stage::Sent,
-        }
+    fn now(&self) -> MutexGuard<'_, Now> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn enter(&self, stage: Stage) {
-        self.stage.store(stage as u8, Relaxed);
+    pub fn stage(&self) -> Stage {
+        self.now().stage
     }
 
     /// Nobody waits for the call any more: what was not sent until now never will be.
     pub fn abandon(&self) {
-        self.abandoned.store(true, Relaxed);
+        self.now().is_abandoned = true;
     }
 
     pub fn is_abandoned(&self) -> bool {
-        self.abandoned.load(Relaxed)
+        self.now().is_abandoned
     }
 
     /// Has the connection that was used replaced at the next call, unless it answers others. Answers whether it was in use
     /// until now, as far as is known.
     pub fn give_up(&self) -> bool {
-        let used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(Used { alive, answers }) = &*used else { return true };
+        let now = self.now();
+        let Some(Used { alive, answers }) = &now.used else { return true };
         match answers {
-            Some((now, before)) if now.load(Relaxed) != *before => true,
+            Some((answers, before)) if answers.load(Relaxed) != *before => true,
             _ => alive.swap(false, Relaxed),
         }
     }
 
     fn begin(&self, used: Option<Used>) -> Result<(), Failure> {
-        if self.is_abandoned() {
+        let mut now = self.now();
+        if now.is_abandoned {
             let error = no_answer(io::ErrorKind::Interrupted, "the caller has gone".to_owned());
             return Err(Failure { error, sent: false, shows: Shows::Nothing });
         }
-        *self.used.lock().unwrap_or_else(PoisonError::into_inner) = used;
-        self.enter(Stage::Sent);
+        (now.stage, now.used) = (Stage::Sent, used);
         Ok(())
     }
 }
@@ -237,9 +236,9 @@ impl Progress {
 impl Connection {
     /// Sends a command and takes its reply. An error of the server is an error.
     pub(crate) async fn send(&self, cmd: Cmd, to: To<'_>, progress: &Progress) -> Result<Value, Failure> {
-        progress.enter(Stage::Connecting);
+        progress.now().stage = Stage::Connecting;
         let reply = self.exchange(cmd, to, progress).await;
-        progress.enter(Stage::Idle);
+        progress.now().stage = Stage::Idle;
         reply
     }
 

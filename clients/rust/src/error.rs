@@ -117,16 +117,6 @@ pub(crate) const WINDOW_OVER: &str = "the window has ended";
 /// The holder of a reservation has settled it before.
 pub(crate) const SETTLED: &str = "this hold is settled";
 
-/// Whether the keys of a call are on their way between two nodes, of which one has said so. `cluster`: as in [`meaning`].
-pub(crate) fn is_moving(error: &RedisError, cluster: bool) -> bool {
-    match error.code() {
-        Some("TRYAGAIN") => true,
-        // The client follows a limited number of redirections.
-        Some("MOVED" | "ASK") => cluster,
-        _ => false,
-    }
-}
-
 /// Whether the user of the ACL may not do this. A server says so only of commands that it has.
 pub(crate) fn is_forbidden(error: &RedisError) -> bool {
     error.code() == Some("NOPERM")

@@ -6,7 +6,7 @@ use std::future::Future;
 use std::io::ErrorKind::TimedOut;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use redis::{Cmd, Value};
@@ -23,7 +23,7 @@ use crate::decision::{Admission, AllDecision, Decision, Refund, State, count};
 use crate::denials::Denials;
 use crate::error::{
     Error, FUNCTION_NOT_FOUND, InvalidArgument, Meaning, SHORTEST_PATIENCE, UNKNOWN_COMMAND, WINDOW_OVER, is_forbidden,
-    is_moving, meaning, no_answer, says,
+    meaning, no_answer, says,
 };
 use crate::lines::Lines;
 use crate::mode::{LIBRARY, Mode};
@@ -86,7 +86,8 @@ struct Inner {
     options: Options,
     /// The mode in which the server answered last; that of `Mode::Auto` before.
     mode: AtomicU8,
-    probes: Probes,
+    /// When the server was last asked whether it has something better, and how many connections were made until then.
+    probed: Mutex<(Instant, u64)>,
     breakers: Breakers,
     denials: OnceLock<Denials>,
     stats: Stats,
@@ -107,25 +108,17 @@ impl fmt::Debug for Limiter {
     }
 }
 
-/// When the server was last asked whether it has something better.
-struct Probes {
-    since: Instant,
-    /// The millisecond, counted from `since`, of the last probe.
-    last: AtomicU64,
-    /// Connections made until then.
-    made: AtomicU64,
-}
-
-impl Probes {
-    /// Whether it is time for another, after a while or a reconnection. Says so once.
-    fn is_due(&self, every: Duration, made: u64) -> bool {
-        let now = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let last = self.last.load(Relaxed);
-        let due = u128::from(now.saturating_sub(last)) >= every.as_millis() || self.made.load(Relaxed) != made;
-        due && self.last.compare_exchange(last, now, Relaxed, Relaxed).is_ok() && {
-            self.made.store(made, Relaxed);
-            true
+impl Inner {
+    /// Whether it is time to ask again, after a while or a reconnection. Says so once.
+    fn is_probe_due(&self, every: Duration) -> bool {
+        let (now, made) = (Instant::now(), self.connection.made());
+        let mut probed = self.probed.lock().unwrap_or_else(PoisonError::into_inner);
+        let (last, made_then) = *probed;
+        let due = now.duration_since(last) >= every || made != made_then;
+        if due {
+            *probed = (now, made);
         }
+        due
     }
 }
 
@@ -153,7 +146,7 @@ impl Limiter {
         let (connection, timeout) = (connection.into(), options.timeout);
         let inner = Inner {
             mode: AtomicU8::new(Mode::Auto.index()),
-            probes: Probes { since: Instant::now(), last: AtomicU64::new(0), made: AtomicU64::new(0) },
+            probed: Mutex::new((Instant::now(), 0)),
             breakers: Breakers::new(connection.is_cluster(), &options.name, connection.server()),
             denials: OnceLock::new(),
             stats: Stats::default(),
@@ -537,8 +530,11 @@ impl Limiter {
                 went_on = true;
                 continue;
             }
-            let is_moving = is_moving(&error, connection.is_cluster());
-            let error = match meaning(&error, connection.is_cluster()) {
+            let meaning = meaning(&error, connection.is_cluster());
+            // The keys are between two nodes: the client follows a limited number of redirections.
+            let is_redirected = connection.is_cluster() && matches!(error.code(), Some("MOVED" | "ASK"));
+            let is_moving = is_redirected || meaning == Meaning::TryAgain;
+            let error = match meaning {
                 _ if is_moving => {
                     let wake = Instant::now() + pause;
                     if deadline.is_none_or(|deadline| wake < deadline) {
@@ -560,9 +556,7 @@ impl Limiter {
             match shows {
                 Shows::NoConnection => breakers.failed(slot, &error),
                 // A node that says that keys are on their way is there.
-                Shows::Server if error.is_unavailable() && !is_moving => {
-                    breakers.failed(slot, &error);
-                }
+                Shows::Server if error.is_unavailable() && !is_moving => breakers.failed(slot, &error),
                 Shows::Server => breakers.answered(slot, call.command.decides),
                 Shows::Nothing => {}
             }
@@ -599,12 +593,12 @@ impl Limiter {
 
     /// Remembers the mode if the server answered in it: an error of its own says that it is there, too.
     fn keep(&self, mode: Mode, call: &Call, reply: Result<Value, Failure>) -> Result<Value, Failure> {
-        let Inner { options, connection, probes, .. } = &*self.inner;
+        let options = &self.inner.options;
         if self.inner.mode.load(Relaxed) != mode.index() && has_answered(&reply) {
             self.inner.mode.store(mode.index(), Relaxed);
             tracing::info!(limiter = options.name, ?mode, "the server is called in this mode");
             // Not before it is time again.
-            probes.is_due(Duration::ZERO, connection.made());
+            self.inner.is_probe_due(Duration::ZERO);
             if mode == Mode::Functions && options.load_functions {
                 let (limiter, key) = (self.clone(), call.key().to_vec());
                 tokio::spawn(async move { tokio::time::timeout(PROBE_TIMEOUT, limiter.replace_older(&key)).await });
@@ -637,8 +631,7 @@ impl Limiter {
 
     /// Asks in a task of its own, which no call waits for, whether the server has something better by now.
     fn probe_if_due(&self, key: &[u8]) {
-        let Inner { options, connection, probes, .. } = &*self.inner;
-        if probes.is_due(options.probe_every, connection.made()) {
+        if self.inner.is_probe_due(self.inner.options.probe_every) {
             let (limiter, key) = (self.clone(), key.to_vec());
             tokio::spawn(async move {
                 // An error is that of a server that is unavailable, which calls notice.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 
 use crate::call::Ask;
@@ -90,10 +90,11 @@ impl Hold {
     }
 
     /// Renews it until it is lost or there is nothing to renew any more. A renewal that fails is tried again at the next
-    /// time. `what` it is, is for the log.
-    pub fn keep(&self, what: &'static str) -> Renewals {
+    /// time. `what` it is, is for the log. The task ends with what is returned.
+    pub fn keep(&self, what: &'static str) -> JoinSet<()> {
         let (hold, period) = (self.clone(), (self.length / RENEWALS).max(Duration::from_millis(1)));
-        Renewals(tokio::spawn(async move {
+        let mut renewals = JoinSet::new();
+        renewals.spawn(async move {
             let (limiter, key) = (hold.limiter.name(), hold.key().escape_ascii());
             let renewing = async {
                 let mut ticks = interval_at(Instant::now() + period, period);
@@ -114,29 +115,12 @@ impl Hold {
             if hold.is_lost() {
                 tracing::warn!(limiter, %key, "a {what} was lost");
             }
-        }))
+        });
+        renewals
     }
 }
 
 /// One that never ends in this process' lifetime is a day long here.
 fn end(sent: Instant, length: Duration) -> Option<Instant> {
     sent.checked_add(length).or_else(|| sent.checked_add(Duration::from_secs(86_400)))
-}
-
-/// The task that renews, which ends with this value.
-#[derive(Debug)]
-pub(crate) struct Renewals(JoinHandle<()>);
-
-impl Renewals {
-    /// Ends the renewals. Waits for a renewal under way, where it must not come after what is sent next.
-    pub async fn end(mut self) {
-        self.0.abort();
-        let _ = (&mut self.0).await;
-    }
-}
-
-impl Drop for Renewals {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }

@@ -6,11 +6,12 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use tokio::runtime::Handle;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::decision::{Attempt, Decision};
 use crate::error::Error;
-use crate::held::{Hold, Renewals};
+use crate::held::Hold;
 use crate::limiter::{Leave, Limiter};
 use crate::rule::{Lease, Use};
 
@@ -42,7 +43,7 @@ impl Limiter {
             return Ok(Attempt::Denied(decision));
         }
         let hold = Hold::new(self.clone(), ask, sent, rule.length());
-        Ok(Attempt::Granted(Held { hold, rule, decision, armed: true, renewals: None, wanted: None }))
+        Ok(Attempt::Granted(Held { hold, rule, decision, armed: true, renewals: JoinSet::new(), wanted: None }))
     }
 
     /// A lease for a block of work: waits up to `timeout` for a place, and renews the lease for as long as the [`Held`]
@@ -90,7 +91,8 @@ pub struct Held {
     decision: Decision,
     /// Whether it is to be given back when dropped.
     armed: bool,
-    renewals: Option<Renewals>,
+    /// The task that renews it, if there is one.
+    renewals: JoinSet<()>,
     /// As long as it lives, a late reply to an earlier call by the same holder does not give the lease back.
     wanted: Option<Arc<()>>,
 }
@@ -103,9 +105,8 @@ impl Held {
         let ask = limiter.ask([(key, decision.rule().clone())], false, Use::Hit).ok()?;
         let hold = Hold::new(limiter.clone(), Arc::new(ask), sent, rule.length());
         let (rule, decision) = (rule.clone(), decision.clone());
-        let mut held = Self { hold, rule, decision, armed: true, renewals: None, wanted: None };
-        held.keep_alive();
-        Some(held)
+        let renewals = hold.keep("lease");
+        Some(Self { hold, rule, decision, armed: true, renewals, wanted: None })
     }
 
     /// Who holds it.
@@ -143,16 +144,15 @@ impl Held {
     /// Renews the lease three times in its length, in a task that ends with this value or when the lease is lost. To be
     /// called on a Tokio runtime. A renewal that fails is tried again at the next time, with a `tracing` event.
     pub fn keep_alive(&mut self) {
-        self.renewals = Some(self.hold.keep("lease"));
+        self.renewals = self.hold.keep("lease");
     }
 
     /// Gives the lease back. Answers whether it was held until now. It is not an error if the server cannot be told: the
     /// lease then ends by itself, and a `tracing` event says so, so that the outcome of the work is not hidden.
     /// [`Limiter::release`] tells of errors.
     pub async fn release(mut self) -> bool {
-        if let Some(renewals) = self.renewals.take() {
-            renewals.end().await;
-        }
+        // A renewal under way must not come after the release.
+        self.renewals.shutdown().await;
         let lost = self.is_lost();
         let released = give_back(&self.hold.limiter, self.hold.key(), &self.rule).await;
         // Not before: where this future is dropped half-way, the drop of the lease gives it back.
@@ -173,13 +173,10 @@ async fn give_back(limiter: &Limiter, key: &[u8], rule: &Lease) -> Option<u64> {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let renewals = self.renewals.take();
         let (true, Ok(runtime)) = (self.armed, Handle::try_current()) else { return };
-        let (hold, rule) = (self.hold.clone(), self.rule.clone());
+        let (hold, rule, mut renewals) = (self.hold.clone(), self.rule.clone(), std::mem::take(&mut self.renewals));
         runtime.spawn(async move {
-            if let Some(renewals) = renewals {
-                renewals.end().await;
-            }
+            renewals.shutdown().await;
             give_back(&hold.limiter, hold.key(), &rule).await;
         });
     }

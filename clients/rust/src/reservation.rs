@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use redis::Cmd;
 use tokio::runtime::Handle;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::call::{Ask, Call};
@@ -13,7 +14,7 @@ use crate::clock::{Clock, unix_millis};
 use crate::command::Command;
 use crate::decision::{AllDecision, Attempt, Decision, Settled};
 use crate::error::{Error, InvalidArgument, no_answer};
-use crate::held::{Hold, Renewals};
+use crate::held::Hold;
 use crate::lease::random_holder;
 use crate::limiter::{Leave, Limiter};
 use crate::rates::{MOST_UNITS, Window};
@@ -141,7 +142,7 @@ impl Limiter {
             return Ok(Attempt::Denied(decision));
         }
         let (parts, hold) = (Part::of(&ask), Hold::new(self.clone(), ask, sent, lease));
-        let renewals = Some(hold.keep("reservation"));
+        let renewals = hold.keep("reservation");
         Ok(Attempt::Granted(Reservation { hold, decision, parts, renewals }))
     }
 }
@@ -162,7 +163,7 @@ pub struct Reservation<D = Decision> {
     hold: Hold,
     decision: D,
     parts: Vec<Part>,
-    renewals: Option<Renewals>,
+    renewals: JoinSet<()>,
 }
 
 /// What is reserved at a key.
@@ -248,7 +249,7 @@ impl<D> Reservation<D> {
             outcome = outcome.and(part.settle(&self.hold, *units).await);
         }
         outcome?;
-        self.renewals = None;
+        self.renewals.abort_all();
         self.hold.settled();
         Ok(())
     }

@@ -13,7 +13,7 @@ use redis::{
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::JoinSet;
 
 use crate::error::no_answer;
 use crate::on_demand::Alive;
@@ -27,17 +27,8 @@ pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Clone)]
 pub(crate) struct Own {
     connection: MultiplexedConnection,
-    /// Of a connection whose replies are packed.
-    driver: Option<Arc<Driver>>,
-}
-
-/// The task of a connection, which ends with it.
-struct Driver(AbortHandle);
-
-impl Drop for Driver {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+    /// The task of a connection whose replies are packed, which ends with it.
+    driver: Option<Arc<JoinSet<()>>>,
 }
 
 impl Own {
@@ -70,13 +61,14 @@ impl Own {
         let packs = Arc::new(AtomicBool::new(false));
         let stream = Packed::new(stream, Arc::clone(&packs));
         let connected = MultiplexedConnection::new_with_config(info.redis_settings(), stream, config());
-        let (connection, driver) = connected.await?;
+        let (connection, drives) = connected.await?;
         packs.store(true, Relaxed);
-        let driver = tokio::spawn(async move {
-            driver.await;
+        let mut driver = JoinSet::new();
+        driver.spawn(async move {
+            drives.await;
             alive.store(false, Relaxed);
         });
-        Ok(Self { connection, driver: Some(Arc::new(Driver(driver.abort_handle()))) })
+        Ok(Self { connection, driver: Some(Arc::new(driver)) })
     }
 
     /// By the client, for a stream such as that of TLS. It tells that a connection broke between two calls over RESP3

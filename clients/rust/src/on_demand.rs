@@ -14,17 +14,18 @@ use tokio::sync::watch;
 pub(crate) type Alive = Arc<AtomicBool>;
 pub(crate) type Connecting<C> = Pin<Box<dyn Future<Output = RedisResult<C>> + Send>>;
 type Connect<C> = Box<dyn Fn(Alive) -> Connecting<C> + Send + Sync>;
-type Outcome<C> = watch::Receiver<Option<RedisResult<C>>>;
 
 pub(crate) struct OnDemand<C> {
     connect: Connect<C>,
-    current: Mutex<Vec<(Id, Attempt<C>)>>,
+    current: Mutex<Vec<Attempt<C>>>,
     /// Connections made so far.
     made: AtomicU64,
 }
 
+#[derive(Clone)]
 struct Attempt<C> {
-    outcome: Outcome<C>,
+    runtime: Id,
+    outcome: watch::Receiver<Option<RedisResult<C>>>,
     alive: Alive,
 }
 
@@ -48,22 +49,20 @@ impl<C: Clone + Send + Sync + 'static> OnDemand<C> {
 
     /// The connection of this runtime, and whether it is in use.
     pub async fn get(&self) -> RedisResult<(C, Alive)> {
-        let (mut outcome, alive) = self.attempt();
+        let Attempt { mut outcome, alive, .. } = self.attempt();
         let connected = outcome.wait_for(Option::is_some).await.map(|outcome| outcome.clone());
         // Permanent, and no outage: the client is set up in a way with which it cannot connect.
         let panicked = || RedisError::from((ErrorKind::InvalidClientConfig, "connecting to the server panicked"));
         Ok((connected.ok().flatten().unwrap_or_else(|| Err(panicked()))?, alive))
     }
 
-    fn attempt(&self) -> (Outcome<C>, Alive) {
+    fn attempt(&self) -> Attempt<C> {
         let runtime = Handle::current().id();
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, Attempt { outcome, alive })) =
-            current.iter().find(|(id, attempt)| *id == runtime && attempt.alive.load(Relaxed))
-        {
-            return (outcome.clone(), Arc::clone(alive));
+        current.retain(|attempt| attempt.alive.load(Relaxed));
+        if let Some(attempt) = current.iter().find(|attempt| attempt.runtime == runtime) {
+            return attempt.clone();
         }
-        current.retain(|(id, attempt)| *id != runtime && attempt.alive.load(Relaxed));
         let (sender, outcome) = watch::channel(None);
         let alive = Alive::new(AtomicBool::new(true));
         let connecting = (self.connect)(Arc::clone(&alive));
@@ -79,8 +78,9 @@ impl<C: Clone + Send + Sync + 'static> OnDemand<C> {
                 sender.closed().await;
             }
         });
-        current.push((runtime, Attempt { outcome: outcome.clone(), alive: Arc::clone(&alive) }));
-        (outcome, alive)
+        let attempt = Attempt { runtime, outcome, alive };
+        current.push(attempt.clone());
+        attempt
     }
 }
 

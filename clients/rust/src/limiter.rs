@@ -481,7 +481,7 @@ impl Limiter {
         let (slot, reads) = (self.inner.connection.slot(call.key()), call.command.reads);
         let (limiter, its_progress) = (self.clone(), Arc::clone(&progress));
         let call: Calling<T> = Box::pin(async move {
-            let answer = read(&limiter.run(&call, &its_progress).await?)?;
+            let answer = read(&limiter.run(&call, slot, &its_progress).await?)?;
             match give_back {
                 Some(give_back) if its_progress.is_abandoned() => Err(give_back(limiter, answer).await),
                 _ => Ok(answer),
@@ -511,9 +511,8 @@ impl Limiter {
     }
 
     /// Sends the call unless the server is known to be unavailable, and again where that is needed and can be done.
-    async fn run(&self, call: &Call, progress: &Progress) -> Result<Value, Error> {
+    async fn run(&self, call: &Call, slot: u16, progress: &Progress) -> Result<Value, Error> {
         let Inner { breakers, connection, .. } = &*self.inner;
-        let slot = connection.slot(call.key());
         breakers.admit(slot)?;
         let deadline = Instant::now().checked_add(self.timeout);
         let mut pause = FIRST_PAUSE;

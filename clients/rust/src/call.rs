@@ -1,15 +1,54 @@
-//! One call, in the words of each of the three modes.
+//! The commands, and one call of a command in the words of each of the three modes.
 
 use std::sync::Arc;
 
 use redis::Cmd;
 
 use crate::clock::Clock;
-use crate::command::Command;
 use crate::connection::To;
 use crate::error::InvalidArgument;
-use crate::mode::{Mode, SCRIPT, SCRIPT_SHA};
+use crate::mode::{SCRIPT, SCRIPT_SHA};
 use crate::rule::{Rule, Use};
+
+/// A command by its three names, and what is to be known of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Command {
+    /// The module's command, the function, and the script's first word.
+    pub names: (&'static str, &'static str, &'static str),
+    /// Whether the module's command has the number of keys before them.
+    pub counted: bool,
+    /// Whether it changes nothing, so that a replica can answer it.
+    pub reads: bool,
+    /// Whether it decides on a request.
+    pub decides: bool,
+    /// Whether it can be sent again after its reply was lost: it counts nothing twice.
+    pub repeatable: bool,
+}
+
+impl Command {
+    pub const SLIDING: Self = Self { decides: true, ..Self::of("RL.SLIDING", "rl_sliding", "sliding") };
+    pub const FIXED: Self = Self { decides: true, ..Self::of("RL.FIXED", "rl_fixed", "fixed") };
+    pub const THROTTLE: Self = Self { decides: true, ..Self::of("RL.THROTTLE", "rl_throttle", "throttle") };
+    // A holder that asks again renews its lease.
+    pub const ACQUIRE: Self =
+        Self { decides: true, repeatable: true, ..Self::of("RL.ACQUIRE", "rl_acquire", "acquire") };
+    pub const ALL: Self = Self { decides: true, counted: true, ..Self::of("RL.ALL", "rl_all", "all") };
+    pub const PEEK: Self = Self { reads: true, repeatable: true, ..Self::of("RL.PEEK", "rl_peek", "peek") };
+    pub const REFUND: Self = Self::of("RL.REFUND", "rl_refund", "refund");
+    pub const RELEASE: Self = Self { repeatable: true, ..Self::of("RL.RELEASE", "rl_release", "release") };
+    pub const RESET: Self = Self { repeatable: true, ..Self::of("RL.RESET", "rl_reset", "reset") };
+    pub const SETTLE: Self = Self { repeatable: true, ..Self::of("RL.SETTLE", "rl_settle", "settle") };
+
+    const fn of(module: &'static str, function: &'static str, script: &'static str) -> Self {
+        let names = (module, function, script);
+        Self { names, counted: false, reads: false, decides: false, repeatable: false }
+    }
+
+    /// What stands before a rule of this command in others.
+    pub fn word(self) -> &'static str {
+        self.names.0.strip_prefix("RL.").unwrap_or(self.names.0)
+    }
+}
 
 /// What a request for a decision asks for: keys, with a rule for each.
 #[derive(Debug)]
@@ -84,38 +123,39 @@ impl Call {
         Self { clock, ..self }
     }
 
-    /// The command. `read_only`: in the form that only reads, which replicas answer.
-    pub fn cmd(&self, mode: Mode, read_only: bool) -> Cmd {
-        let (command, function, word) = self.command.names;
+    /// By the module's command.
+    pub fn by_module(&self) -> Cmd {
+        self.cmd(|cmd| {
+            cmd.arg(self.command.names.0);
+            if self.command.counted {
+                cmd.arg(self.keys.len());
+            }
+            cmd.arg(&*self.keys);
+        })
+    }
+
+    /// By the function library, in the form that only reads where it does.
+    pub fn by_function(&self) -> Cmd {
+        let fcall = if self.command.reads { "FCALL_RO" } else { "FCALL" };
+        self.cmd(|cmd| {
+            cmd.arg(fcall).arg(self.command.names.1).arg(self.keys.len()).arg(&*self.keys);
+        })
+    }
+
+    /// By the script, `whole` or by its digest. `read_only`: in the form that only reads, which replicas answer.
+    pub fn by_script(&self, whole: bool, read_only: bool) -> Cmd {
+        let (eval, script) = if whole { ("EVAL", SCRIPT) } else { ("EVALSHA", SCRIPT_SHA.as_str()) };
+        let eval = if read_only { format!("{eval}_RO") } else { eval.to_owned() };
+        self.cmd(|cmd| {
+            cmd.arg(eval).arg(script).arg(self.keys.len()).arg(&*self.keys).arg(self.command.names.2);
+        })
+    }
+
+    fn cmd(&self, begin: impl FnOnce(&mut Cmd)) -> Cmd {
         // With room for a few words a key, so that it seldom grows.
         let bytes: usize = self.keys.iter().map(|key| key.len() + 40).sum();
         let mut cmd = Cmd::with_capacity(6 + 7 * self.keys.len(), bytes + 32);
-        match mode {
-            Mode::Module | Mode::Auto => {
-                cmd.arg(command);
-                if self.command.counted {
-                    cmd.arg(self.keys.len());
-                }
-                cmd.arg(&*self.keys);
-            }
-            Mode::Functions => {
-                let fcall = if read_only { "FCALL_RO" } else { "FCALL" };
-                cmd.arg(fcall).arg(function).arg(self.keys.len()).arg(&*self.keys);
-            }
-            Mode::Script => {
-                let eval = if read_only { "EVALSHA_RO" } else { "EVALSHA" };
-                cmd.arg(eval).arg(SCRIPT_SHA.as_str()).arg(self.keys.len()).arg(&*self.keys).arg(word);
-            }
-        }
-        (self.words)(&mut cmd, &self.clock);
-        cmd
-    }
-
-    /// The script sent whole, for a server that does not have it.
-    pub fn whole_script(&self, read_only: bool) -> Cmd {
-        let mut cmd = Cmd::new();
-        let eval = if read_only { "EVAL_RO" } else { "EVAL" };
-        cmd.arg(eval).arg(SCRIPT).arg(self.keys.len()).arg(&*self.keys).arg(self.command.names.2);
+        begin(&mut cmd);
         (self.words)(&mut cmd, &self.clock);
         cmd
     }
@@ -125,11 +165,8 @@ impl Call {
         self.keys.first().map_or(&[], Vec::as_slice)
     }
 
-    pub fn to(&self) -> To<'_> {
-        if self.command.reads { To::Replica(self.key()) } else { self.to_primary() }
-    }
-
-    pub fn to_primary(&self) -> To<'_> {
-        To::Primary(self.key())
+    /// `read_only`: a replica can answer it.
+    pub fn to(&self, read_only: bool) -> To<'_> {
+        if read_only { To::Replica(self.key()) } else { To::Primary(self.key()) }
     }
 }

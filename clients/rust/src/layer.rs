@@ -455,10 +455,12 @@ impl Shared {
                 return None;
             };
             let key = identity::key(&identity::head(&self.prefix, &rule.policy()), &identity);
-            let rule = match (rule, cost) {
-                (Rule::Lease(rule), _) => rule.holder(random_holder()).into(),
-                (rule, Some(cost)) => rule.weighing(cost),
-                (rule, None) => rule,
+            let rule = match rule {
+                Rule::Lease(rule) => rule.holder(random_holder()).into(),
+                mut rule => {
+                    rule.common_mut().cost = cost.or(rule.common().cost);
+                    rule
+                }
             };
             asked.push((key, rule));
         }

@@ -20,8 +20,6 @@ mod cases;
 mod clock;
 #[cfg(feature = "cluster")]
 mod cluster;
-mod command;
-mod common;
 mod connection;
 mod decision;
 mod denials;

@@ -15,9 +15,8 @@ use tokio::sync;
 use tokio::time::Instant;
 
 use crate::breaker::Breakers;
-use crate::call::{Ask, Call};
+use crate::call::{Ask, Call, Command};
 use crate::clock::{Clock, unix_millis};
-use crate::command::Command;
 use crate::connection::{Connection, Failure, Progress, Shows, Stage, To};
 use crate::decision::{Admission, AllDecision, Decision, Refund, State, count};
 use crate::denials::Denials;
@@ -660,9 +659,7 @@ impl Limiter {
         match mode {
             Mode::Functions => self.by_functions(call, progress).await,
             Mode::Script => self.by_script(call, progress).await,
-            Mode::Module | Mode::Auto => {
-                self.ask_once(call.cmd(Mode::Module, call.command.reads), call.to(), progress).await
-            }
+            Mode::Module | Mode::Auto => self.ask_once(call.by_module(), call.to(call.command.reads), progress).await,
         }
     }
 
@@ -675,8 +672,9 @@ impl Limiter {
     async fn by_functions(&self, call: &Call, progress: &Progress) -> Result<Value, Failure> {
         let Inner { connection, options, .. } = &*self.inner;
         let mut loads = self.inner.loads.load(Relaxed);
-        let mut reply = self.ask_once(call.cmd(Mode::Functions, call.command.reads), call.to(), progress).await;
-        for to in [call.to_primary(), To::Everyone] {
+        let ask = || self.ask_once(call.by_function(), call.to(call.command.reads), progress);
+        let mut reply = ask().await;
+        for to in [call.to(false), To::Everyone] {
             let missing = reply.as_ref().is_err_and(|failure| says(&failure.error, FUNCTION_NOT_FOUND));
             if !missing || !options.load_functions || matches!(to, To::Everyone) && !connection.is_cluster() {
                 break;
@@ -695,25 +693,22 @@ impl Limiter {
                 }
                 loads = self.inner.loads.load(Relaxed);
             }
-            reply = self.ask_once(call.cmd(Mode::Functions, call.command.reads), call.to(), progress).await;
+            reply = ask().await;
         }
         reply
     }
 
     /// Calls the script by its digest, and sends it whole where the server does not have it.
     async fn by_script(&self, call: &Call, progress: &Progress) -> Result<Value, Failure> {
+        let ask = |whole, reads| self.ask_once(call.by_script(whole, reads), call.to(reads), progress);
         let mut reads = call.command.reads;
-        let mut reply = self.ask_once(call.cmd(Mode::Script, reads), call.to(), progress).await;
+        let mut reply = ask(false, reads).await;
         // Redis 6.2 has no command for scripts that only read.
         if reads && reply.as_ref().is_err_and(|failure| says(&failure.error, UNKNOWN_COMMAND)) {
             reads = false;
-            reply = self.ask_once(call.cmd(Mode::Script, reads), call.to_primary(), progress).await;
+            reply = ask(false, reads).await;
         }
-        if is_missing(&reply) {
-            let to = if reads { call.to() } else { call.to_primary() };
-            reply = self.ask_once(call.whole_script(reads), to, progress).await;
-        }
-        reply
+        if is_missing(&reply) { ask(true, reads).await } else { reply }
     }
 }
 

@@ -9,16 +9,15 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::call::{Ask, Call};
+use crate::call::{Ask, Call, Command};
 use crate::clock::{Clock, unix_millis};
-use crate::command::Command;
 use crate::decision::{AllDecision, Attempt, Decision, Settled};
 use crate::error::{Error, InvalidArgument, no_answer};
 use crate::held::Hold;
 use crate::lease::random_holder;
 use crate::limiter::{Leave, Limiter};
 use crate::rates::{MOST_UNITS, Window};
-use crate::rule::{Metered, Rule, Use};
+use crate::rule::{Metered, Reserved, Rule, Use};
 
 /// For how long a server remembers a settlement, at least; it does so for the lease.
 pub(crate) const SHORTEST_MEMORY: Duration = Duration::from_secs(60);
@@ -41,8 +40,10 @@ impl Limiter {
         units: u64,
         lease: Duration,
     ) -> Result<Attempt<Reservation>, Error> {
-        let rule: Rule = rule.into();
-        self.reserved([(key, rule.reserving(units))], false, lease, AllDecision::one).await
+        let mut rule: Rule = rule.into();
+        let common = rule.common_mut();
+        (common.cost, common.hold) = (Some(units), Some(Reserved::Wanted));
+        self.reserved([(key, rule)], false, lease, AllDecision::one).await
     }
 
     /// One decision over several keys, as [`all`](Self::all), of whose rules some are reserved: by
@@ -128,7 +129,7 @@ impl Limiter {
         }
         let holder: Arc<str> = random_holder().into();
         for rule in ask.rules.iter_mut().filter(|rule| rule.is_reserved()) {
-            *rule = rule.clone().held(&holder, length.millis);
+            rule.common_mut().hold = Some(Reserved::By { holder: Arc::clone(&holder), millis: length.millis });
         }
         let (ask, sent) = (Arc::new(ask), Instant::now());
         let asked = Arc::clone(&ask);

@@ -7,11 +7,54 @@ use redis::Cmd;
 
 #[cfg(feature = "calendar")]
 use crate::calendar::Calendar;
+use crate::call::Command;
 use crate::clock::Clock;
-use crate::command::Command;
-use crate::common::{Common, Hold, printable};
 use crate::error::InvalidArgument;
 use crate::rates::{MOST_UNITS, Rates, Window, ordered, seconds};
+
+/// The options of a rule. A kind that has no method for one of these leaves it as it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Common {
+    /// Units that a request weighs, where they are said.
+    pub cost: Option<u64>,
+    pub hold: Option<Reserved>,
+    pub force: bool,
+    /// How it is called in HTTP headers.
+    pub name: Option<Arc<str>>,
+    pub unit: Option<Arc<str>>,
+}
+
+/// Whether units are reserved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Reserved {
+    /// They are to be.
+    Wanted,
+    /// By this holder, for a lease.
+    By { holder: Arc<str>, millis: u64 },
+}
+
+impl Common {
+    /// `cost`: as it is sent.
+    pub fn write(&self, cmd: &mut Cmd, cost: Option<u64>) {
+        if let Some(cost) = cost {
+            cmd.arg("COST").arg(cost);
+        }
+        if let Some(Reserved::By { holder, millis }) = &self.hold {
+            cmd.arg("HOLD").arg(&**holder).arg(seconds(*millis));
+        }
+        if self.force {
+            cmd.arg("FORCE");
+        }
+    }
+}
+
+/// A name or unit, if it can be a string of a structured field.
+pub(crate) fn printable(what: &str, text: &str) -> Result<Option<Arc<str>>, InvalidArgument> {
+    if text.is_empty() || !text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
+        return Err(InvalidArgument(format!("a {what} must be printable ASCII, at least one character, not {text:?}")));
+    }
+    Ok(Some(text.into()))
+}
 
 /// A kind of rule, with the methods that it shares with others.
 macro_rules! kind {
@@ -85,7 +128,7 @@ macro_rules! kind {
             /// These units (1 to 2^53 − 1) are reserved: for [`Limiter::reserve_all`](crate::Limiter::reserve_all) alone.
             #[must_use]
             pub fn reserved(mut self, units: u64) -> Self {
-                (self.with.cost, self.with.hold) = (Some(units), Some(Hold::Wanted));
+                (self.with.cost, self.with.hold) = (Some(units), Some(Reserved::Wanted));
                 self
             }
 
@@ -99,7 +142,7 @@ macro_rules! kind {
                     return Err(InvalidArgument(format!("a holder has 1 to 256 bytes, not {}", holder.len())));
                 }
                 let Window { millis, .. } = Window::new(0, lease)?;
-                self.with.hold = Some(Hold::By { holder: holder.into(), millis });
+                self.with.hold = Some(Reserved::By { holder: holder.into(), millis });
                 Ok(self)
             }
         }
@@ -330,7 +373,7 @@ impl Rule {
         with!(self)
     }
 
-    fn common_mut(&mut self) -> &mut Common {
+    pub(crate) fn common_mut(&mut self) -> &mut Common {
         with!(self)
     }
 
@@ -394,7 +437,7 @@ impl Rule {
             return refused("a turn is for a sliding rule or a throttle that is neither forced nor held");
         }
         let Common { cost, hold, force, .. } = self.common();
-        let is_wanted = hold == &Some(Hold::Wanted);
+        let is_wanted = hold == &Some(Reserved::Wanted);
         if is_wanted && wanted != Use::Reserve {
             return refused("a rule with reserved units is for Limiter::reserve_all");
         }
@@ -414,15 +457,6 @@ impl Rule {
     /// Units that a request weighs.
     pub(crate) fn cost(&self) -> u64 {
         self.common().cost.unwrap_or(1)
-    }
-
-    /// The same rule for a request of another weight. A lease has none.
-    #[cfg(feature = "tower")]
-    pub(crate) fn weighing(mut self, units: u64) -> Self {
-        if !matches!(self, Self::Lease(_)) {
-            self.common_mut().cost = Some(units);
-        }
-        self
     }
 
     pub(crate) fn is_forced(&self) -> bool {
@@ -447,19 +481,6 @@ impl Rule {
             rule
         };
         alike(self) == alike(other)
-    }
-
-    /// The same rule, of which this holder reserves the units of the cost.
-    pub(crate) fn held(mut self, holder: &Arc<str>, millis: u64) -> Self {
-        self.common_mut().hold = Some(Hold::By { holder: Arc::clone(holder), millis });
-        self
-    }
-
-    /// The same rule, of which these units are to be reserved.
-    pub(crate) fn reserving(mut self, units: u64) -> Self {
-        let common = self.common_mut();
-        (common.cost, common.hold) = (Some(units), Some(Hold::Wanted));
-        self
     }
 
     /// The most units that can ever fit.

@@ -234,11 +234,6 @@ fn is_of_limiters(name: &[u8]) -> bool {
         || [&b"FCALL"[..], b"FCALL_RO", b"EVALSHA", b"EVALSHA_RO", b"EVAL", b"EVAL_RO"].contains(&name)
 }
 
-/// Whether a limiter's command may count something. A peek can be sent again, and so can the client's own commands.
-fn may_count(name: &[u8]) -> bool {
-    name != b"RL.PEEK" && !name.ends_with(b"_RO")
-}
-
 impl SendsOnce {
     async fn exchange(&mut self, cmd: &Cmd) -> RedisResult<Value> {
         let node = &*self.node;
@@ -279,7 +274,9 @@ impl ConnectionLike for SendsOnce {
                 }
                 Some(redis::Arg::Simple(name)) if is_of_limiters(name) => {
                     let reply = self.exchange(cmd).await.and_then(Value::extract_error).map_err(without_moved);
-                    if may_count(name) { reply.map_err(|error| self.told(error)) } else { reply }
+                    // A peek counts nothing, and can be sent again.
+                    let reads = name == b"RL.PEEK" || name.ends_with(b"_RO");
+                    if reads { reply } else { reply.map_err(|error| self.told(error)) }
                 }
                 _ => {
                     let reply = tokio::time::timeout(OWN_TIMEOUT, self.connection.send_packed_command(cmd)).await;

@@ -1,6 +1,8 @@
 //! Windows of the calendar: days, weeks, months and years of a time zone.
 
-use jiff::civil::{Date, Weekday};
+use std::iter::successors;
+
+use jiff::civil::Date;
 use jiff::tz::{AmbiguousOffset, TimeZone};
 use jiff::{Timestamp, ToSpan};
 
@@ -136,40 +138,19 @@ impl Periods {
     /// of the calendar, in the year 9999.
     pub fn end(&self, time: u64) -> Option<u64> {
         let time = Timestamp::from_millisecond(i64::try_from(time).ok()?).ok()?;
-        // A date begins a little before the time where the clock is put back over midnight.
-        let mut first = self.first(self.zone.to_datetime(time).date().checked_sub(1.day()).ok()?)?;
-        loop {
-            let begins = self.begins(first)?;
-            if begins > time {
-                return u64::try_from(begins.as_millisecond()).ok();
-            }
-            first = self.following(first)?;
-        }
+        // No date begins later than a time that lies in it.
+        let days = successors(Some(self.zone.to_datetime(time).date()), |day| day.tomorrow().ok());
+        let mut begin = days.filter(|day| self.is_first(*day)).map_while(|day| self.begins(day));
+        u64::try_from(begin.find(|begins| *begins > time)?.as_millisecond()).ok()
     }
 
-    /// The first date of a period, on this date or some days before it.
-    fn first(&self, day: Date) -> Option<Date> {
+    /// Whether a period begins with this date.
+    fn is_first(&self, day: Date) -> bool {
         match self.unit {
-            Unit::Day => Some(day),
-            Unit::Week => {
-                let starts = Weekday::from_monday_one_offset(self.starts).ok()?;
-                day.checked_sub(i64::from(day.weekday().since(starts)).days()).ok()
-            }
-            // That of the month or year may be later than the day: then it is the first that can end the period.
-            Unit::Month => in_month(day.year(), day.month(), self.starts),
-            Unit::Year => Date::new(day.year(), self.starts, 1).ok(),
-        }
-    }
-
-    fn following(&self, first: Date) -> Option<Date> {
-        match self.unit {
-            Unit::Day => first.tomorrow().ok(),
-            Unit::Week => first.checked_add(1.week()).ok(),
-            Unit::Month => {
-                let next = first.first_of_month().checked_add(1.month()).ok()?;
-                in_month(next.year(), next.month(), self.starts)
-            }
-            Unit::Year => first.checked_add(1.year()).ok(),
+            Unit::Day => true,
+            Unit::Week => day.weekday().to_monday_one_offset() == self.starts,
+            Unit::Month => day.day() == self.starts.min(day.days_in_month()),
+            Unit::Year => day.month() == self.starts && day.day() == 1,
         }
     }
 
@@ -186,12 +167,6 @@ impl Periods {
             }
         }
     }
-}
-
-/// The day of a month, or its last.
-fn in_month(year: i16, month: i8, day: i8) -> Option<Date> {
-    let first = Date::new(year, month, 1).ok()?;
-    Date::new(year, month, day.min(first.days_in_month())).ok()
 }
 
 #[cfg(test)]

@@ -90,8 +90,11 @@ pub(crate) fn split_at_per(text: &str) -> Option<(&str, &str)> {
 
 /// Digits without the single underscores that may stand between them.
 pub(crate) fn digits(text: &str) -> Option<String> {
-    let each_is_a_number = text.split('_').all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()));
-    each_is_a_number.then(|| text.replace('_', ""))
+    text.split('_').all(is_number).then(|| text.replace('_', ""))
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 fn unit_millis(unit: &str) -> Option<u64> {
@@ -109,13 +112,7 @@ fn unit_millis(unit: &str) -> Option<u64> {
 /// A decimal with at most three places, in thousandths; `None` within if it is too large.
 fn thousandths(text: &str) -> Option<Option<u64>> {
     let (whole, places) = text.split_once('.').unwrap_or((text, "0"));
-    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    if !digits(whole) || !digits(places) || places.len() > 3 {
-        return None;
-    }
-    let whole = whole.parse::<u64>().ok().and_then(|whole| whole.checked_mul(1000));
-    let places = format!("{places:0<3}").parse::<u64>().ok();
-    Some(whole.zip(places).and_then(|(whole, places)| whole.checked_add(places)))
+    (is_number(whole) && is_number(places) && places.len() <= 3).then(|| format!("{whole}{places:0<3}").parse().ok())
 }
 
 /// Milliseconds as the commands take seconds: `60`, `0.25`.

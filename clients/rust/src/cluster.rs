@@ -157,7 +157,6 @@ pub(crate) struct SendsOnce {
     asking: bool,
 }
 
-#[derive(Debug)]
 struct Node {
     address: String,
     /// Whether the connection to it has broken.
@@ -187,12 +186,6 @@ impl Drop for Waiting<'_> {
         if waited >= PATIENCE {
             hangs(&self.node.address);
         }
-    }
-}
-
-impl std::fmt::Debug for SendsOnce {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SendsOnce").field("node", &self.node).finish_non_exhaustive()
     }
 }
 

@@ -15,6 +15,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 import redis.clients.jedis.CommandArguments;
@@ -55,6 +56,7 @@ public final class JedisTransport implements Transport {
   private final Supplier<ConnectionProvider> connector;
   private final boolean isCluster;
   private final Map<String, Lane> lanes = new ConcurrentHashMap<>();
+  private final AtomicLong recoveries = new AtomicLong();
   private volatile @Nullable ClusterConnectionProvider cluster;
   private volatile boolean isClosed;
 
@@ -107,6 +109,7 @@ public final class JedisTransport implements Transport {
     // When each connection was last used, and when one last failed.
     private final Map<Connection, Long> used = Collections.synchronizedMap(new WeakHashMap<>());
     private volatile long failed = System.nanoTime();
+    private volatile boolean isFailing;
     private volatile @Nullable ConnectionProvider own;
     private volatile boolean isLeft;
 
@@ -123,6 +126,10 @@ public final class JedisTransport implements Transport {
               }
               Object value = call.get();
               answered = System.nanoTime();
+              if (isFailing) {
+                isFailing = false;
+                recoveries.incrementAndGet();
+              }
               reply.complete(value);
             } catch (JedisDataException said) {
               ServerException line = new ServerException(String.valueOf(said.getMessage()));
@@ -130,6 +137,7 @@ public final class JedisTransport implements Transport {
               reply.completeExceptionally(line);
             } catch (RuntimeException error) {
               failed = System.nanoTime();
+              isFailing = true;
               reply.completeExceptionally(error);
             }
           });
@@ -316,6 +324,12 @@ public final class JedisTransport implements Transport {
   @Override
   public boolean isCluster() {
     return isCluster;
+  }
+
+  /** Counts a failure and the success after it, since the pool makes connections unseen. */
+  @Override
+  public long connections() {
+    return recoveries.get();
   }
 
   /**

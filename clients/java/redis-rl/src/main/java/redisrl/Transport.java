@@ -29,8 +29,8 @@ public interface Transport extends AutoCloseable {
   boolean isCluster();
 
   /**
-   * How many connections were made so far. After another one the server may be another, or have the
-   * module by now.
+   * How often it has connected so far, or connected again. After that the server may be another, or
+   * have the module by now.
    */
   default long connections() {
     return 0;

@@ -350,6 +350,17 @@ class LiveTest {
   @ParameterizedTest
   @EnumSource
   void aModuleThatIsLoadedLaterIsUsedAfterAReconnection(Way way) throws Exception {
+    reconnects(way, false);
+  }
+
+  @ParameterizedTest
+  @EnumSource
+  void aModuleThatIsLoadedLaterIsUsedWhereTheBrokenConnectionCarriedNoCall(Way way)
+      throws Exception {
+    reconnects(way, true);
+  }
+
+  private static void reconnects(Way way, boolean isFoundBeside) throws Exception {
     try (TestServer later = new TestServer(false, "--enable-module-command", "yes");
         Transport transport = way.to(later);
         Limiter limiter = on(transport).build()) {
@@ -359,6 +370,9 @@ class LiveTest {
       later.run("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes");
       // No call is under way that could fail.
       Thread.sleep(200);
+      if (isFoundBeside) {
+        catchThrowable(() -> transport.sendBeside("k", List.of("PING")).join());
+      }
       eventually(
           () ->
               catchThrowable(() -> limiter.hit("k", Rule.sliding("100/s"))) == null

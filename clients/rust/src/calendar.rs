@@ -7,9 +7,9 @@ use jiff::tz::{AmbiguousOffset, TimeZone};
 use jiff::{Timestamp, ToSpan};
 
 use crate::clock::Clock;
+use crate::common::Common;
 use crate::error::InvalidArgument;
 use crate::rates::{Window, digits, split_at_per};
-use crate::rule::Common;
 
 /// `RL.FIXED` with a window of the calendar: a day, week, month or year of a time zone. Made by [`Rule::calendar`](crate::Rule::calendar).
 ///

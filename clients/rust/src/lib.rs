@@ -20,6 +20,8 @@ mod cases;
 mod clock;
 #[cfg(feature = "cluster")]
 mod cluster;
+mod command;
+mod common;
 mod connection;
 mod decision;
 mod denials;

@@ -15,8 +15,9 @@ use tokio::sync;
 use tokio::time::Instant;
 
 use crate::breaker::Breakers;
-use crate::call::{Ask, Call, Command};
+use crate::call::{Ask, Call};
 use crate::clock::{Clock, unix_millis};
+use crate::command::Command;
 use crate::connection::{Connection, Failure, Progress, Shows, Stage, To};
 use crate::decision::{Admission, AllDecision, Decision, Refund, State, count};
 use crate::denials::Denials;

@@ -9,15 +9,17 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::call::{Ask, Call, Command};
+use crate::call::{Ask, Call};
 use crate::clock::{Clock, unix_millis};
+use crate::command::Command;
+use crate::common::Reserved;
 use crate::decision::{AllDecision, Attempt, Decision, Settled};
 use crate::error::{Error, InvalidArgument, no_answer};
 use crate::held::Hold;
 use crate::lease::random_holder;
 use crate::limiter::{Leave, Limiter};
 use crate::rates::{MOST_UNITS, Window};
-use crate::rule::{Metered, Reserved, Rule, Use};
+use crate::rule::{Metered, Rule, Use};
 
 /// For how long a server remembers a settlement, at least; it does so for the lease.
 pub(crate) const SHORTEST_MEMORY: Duration = Duration::from_secs(60);

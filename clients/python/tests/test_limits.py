@@ -21,6 +21,8 @@ from limits.storage import RedisStorage, storage_from_string
 from limits.strategies import STRATEGIES, FixedWindowRateLimiter, MovingWindowRateLimiter
 
 from redis_rl import Event, Refused, Unavailable
+from redis_rl._calls import LONGEST_REMEMBERED
+from redis_rl._limits import Windows
 from redis_rl.limits import AsyncRlStorage, RlStorage
 from servers import START_MS, Cluster, Forwarder, Sentinel, Server, compact
 
@@ -65,6 +67,14 @@ async def test_asyncio_strategies(server: Server) -> None:
             assert (await limiter.get_window_stats(MINUTE, "7")).remaining == 0
         assert await storage.check()
         assert await storage.reset() == 2
+
+
+def test_windows_of_long_keys_take_little_memory() -> None:
+    windows, long = Windows(), "k" * 60_000
+    windows.learn(long, 90)
+    windows.learn("short", 30)
+    assert [windows.of(key) for key in (long, "short", f"{long}/2/minute", long + "k")] == [90, 30, 120, None]
+    assert max(map(len, windows._seen)) <= LONGEST_REMEMBERED
 
 
 def test_a_counter_is_read_by_other_processes(server: Server) -> None:

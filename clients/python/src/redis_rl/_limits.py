@@ -9,6 +9,7 @@ from typing import Any
 
 from limits.limits import TIME_TYPES
 
+from ._calls import short
 from ._identity import shortened
 from ._protocol import Command
 from ._rates import MAX_UNITS
@@ -38,17 +39,18 @@ class Windows:
     """
 
     def __init__(self) -> None:
-        self._seen: OrderedDict[str, int] = OrderedDict()
+        self._seen: OrderedDict[bytes, int] = OrderedDict()
 
     def learn(self, key: str, expiry: int) -> None:
         if not key.endswith(_endings(expiry)):
-            self._seen[key] = expiry
-            self._seen.move_to_end(key)
+            kept = short(key)
+            self._seen[kept] = expiry
+            self._seen.move_to_end(kept)
             if len(self._seen) > _REMEMBERED:
                 self._seen.popitem(last=False)
 
     def of(self, key: str) -> int | None:
-        return self._seen.get(key) or self._parsed(key)
+        return self._seen.get(short(key)) or self._parsed(key)
 
     @staticmethod
     def _parsed(key: str) -> int | None:

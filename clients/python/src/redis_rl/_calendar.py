@@ -11,7 +11,7 @@ from functools import cache
 from zoneinfo import ZoneInfo
 
 from ._rates import Window, units
-from ._rules import Fixed, cost_of
+from ._rules import Fixed
 
 # The most that a period may start at.
 _STARTS = {"day": 1, "week": 7, "month": 31, "year": 12}
@@ -58,15 +58,7 @@ class Calendar(Fixed):
         since, until, rule = kept
         if rule is None or not since <= ms < until:
             window = Until(0, self.limit, self.end_ms(ms), self.period)
-            rule = Fixed(
-                cost=self.cost,
-                name=self.name,
-                unit=self.unit,
-                windows=(window,),
-                force=self.force,
-                hold=self.hold,
-                anchored=False,
-            )
+            rule = Fixed(self.cost, self.name, self.unit, (window,), self.force, self.anchored, hold=self.hold)
             object.__setattr__(self, "_period", (ms, window.end_ms, rule))
         return rule
 
@@ -148,11 +140,11 @@ def calendar(
             f"the zone must be a name of the zone database, which the system or the package tzdata has, not {zone!r}"
         ) from error
     return Calendar(
-        cost=cost_of(cost),
+        cost=cost,
         name=name,
         unit=unit,
         windows=(),
-        force=bool(force),
+        force=force,
         anchored=False,
         limit=units(int(match["limit"]), "the limit"),
         period=period,

@@ -39,6 +39,8 @@ class Rule(ABC):
     """What is counted, for the header RateLimit-Policy: ``"requests"``, ``"content-bytes"``, ..."""
 
     def __post_init__(self) -> None:
+        if self.cost is not None:
+            object.__setattr__(self, "cost", units(self.cost, "the cost"))
         if self.name is not None:
             check_name(self.name, "name")
         if self.unit is not None:
@@ -88,11 +90,11 @@ class Rule(ABC):
 
     def with_cost(self, cost: int) -> Self:
         """The same rule for a request of another weight."""
-        return replace(self, cost=cost_of(cost))
+        return replace(self, cost=cost)
 
-    @abstractmethod
     def forced(self) -> Rule:
-        """The same rule, counting the request whether it fits or not."""
+        """The same rule, counting the request whether it fits or not. TypeError for a throttle and a lease."""
+        raise TypeError("a throttle or a lease cannot be forced: only sliding and fixed rules can be overdrawn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +123,6 @@ class Windowed(Rule):
         for window in self.windows:
             words += [window.seconds, window.limit]
         words += self._options()
-        cost = self._sent_cost()
-        if cost is not None:
-            words += ["COST", cost]
         if self.force:
             words.append("FORCE")
         if self.hold is not None:
@@ -138,10 +137,8 @@ class Windowed(Rule):
         return "EACH" if len(self.windows) > 1 and not self.force else "FULL"
 
     def _options(self) -> list[Word]:
-        return []
-
-    def _sent_cost(self) -> int | None:
-        return self.cost
+        """What stands between the windows and FORCE."""
+        return [] if self.cost is None else ["COST", self.cost]
 
     def policies(self) -> list[Policy]:
         several = len(self.windows) > 1
@@ -156,7 +153,8 @@ class Windowed(Rule):
             for each in self.windows
         ]
 
-    def _described(self, kind: str) -> str:
+    def described(self) -> str:
+        kind = "anchored" if getattr(self, "anchored", False) else self.KIND.lower()
         return f"{kind}-" + ",".join(f"{window.limit}/{window.seconds}s" for window in self.windows)
 
     def forced(self) -> Self:
@@ -183,12 +181,9 @@ class Sliding(Windowed):
 
     KIND = "SLIDING"
 
-    def _sent_cost(self) -> int:
-        # Always said, so that the log is stored compactly from its first request on.
-        return self.weight
-
-    def described(self) -> str:
-        return self._described("sliding")
+    def _options(self) -> list[Word]:
+        # The cost is always said, so that the log is stored compactly from its first request on.
+        return ["COST", self.weight]
 
 
 @dataclass(frozen=True)
@@ -200,10 +195,7 @@ class Fixed(Windowed):
     anchored: bool
 
     def _options(self) -> list[Word]:
-        return ["ANCHORED"] if self.anchored else []
-
-    def described(self) -> str:
-        return self._described("anchored" if self.anchored else "fixed")
+        return [*(["ANCHORED"] if self.anchored else []), *super()._options()]
 
 
 @dataclass(frozen=True)
@@ -230,9 +222,6 @@ class Throttle(Rule):
 
     def described(self) -> str:
         return f"throttle-{self.burst}-{self.count}/{self.period}s"
-
-    def forced(self) -> NoReturn:
-        raise TypeError("a throttle cannot be forced: it has nothing to be overdrawn")
 
 
 @dataclass(frozen=True)
@@ -269,19 +258,12 @@ class Lease(Rule):
     def with_cost(self, cost: int) -> NoReturn:
         raise TypeError("a lease has no cost: each holder counts once")
 
-    def forced(self) -> NoReturn:
-        raise TypeError("a lease cannot be forced: only as many as the limit are held")
-
 
 def holder_of(holder: str | bytes) -> str | bytes:
     """The holder, or ValueError if it is no name."""
     if not isinstance(holder, str | bytes) or not holder:
         raise ValueError(f"the holder must be a name, not {holder!r}")
     return holder
-
-
-def cost_of(cost: int | None) -> int | None:
-    return None if cost is None else units(cost, "the cost")
 
 
 def _windows(rates: Sequence[Rate]) -> tuple[Window, ...]:
@@ -318,7 +300,7 @@ def sliding(
     Raises:
         ValueError, TypeError: for a rate or a cost that the server would not take.
     """
-    return Sliding(cost=cost_of(cost), name=name, unit=unit, windows=_windows(rates), force=bool(force))
+    return Sliding(cost, name, unit, _windows(rates), force)
 
 
 def fixed(
@@ -337,14 +319,7 @@ def fixed(
     Args and errors: those of `sliding`, and
         anchored: let a window begin with its first request.
     """
-    return Fixed(
-        cost=cost_of(cost),
-        name=name,
-        unit=unit,
-        windows=_windows(rates),
-        force=bool(force),
-        anchored=bool(anchored),
-    )
+    return Fixed(cost, name, unit, _windows(rates), force, anchored)
 
 
 def throttle(
@@ -383,7 +358,7 @@ def throttle(
         raise ValueError("the rate of a throttle must be at most one request a nanosecond")
     if period > MAX_SECONDS:
         raise ValueError(f"the window of a throttle must be at most {MAX_SECONDS} s in whole seconds, not {rate!r}")
-    return Throttle(cost=cost_of(cost), name=name, unit=unit, burst=burst, count=count, period=period)
+    return Throttle(cost, name, unit, burst, count, period)
 
 
 def lease(

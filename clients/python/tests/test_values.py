@@ -299,6 +299,9 @@ def test_a_result_that_the_server_has_not_counted_gives_nothing_back() -> None:
     local = Local(1).decide([("a", rule)])
     assert (local.allowed, local.source) == (True, "local")
     assert not limiter.refund("a", rule, result=local)
+    both = Local(1).decide([("a", rule), ("b", rule)])
+    assert isinstance(both, AllResult)
+    assert not limiter.refund("a", rule, result=both.each[0])
     denied = Result.of(rule, [state(False, used=10, retry_after_ms=5)])
     assert (denied.source, limiter.refund("a", rule, result=denied).refunded) == ("server", 0)
 
@@ -321,9 +324,7 @@ def test_memory_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert denials.find([(key, rule)]) is None
     monkeypatch.setattr("redis_rl._memory.MOST_BYTES", 100_000)
     several = [(f"{number}", rule) for number in range(50)]
-    all_denied = AllResult.of(
-        [rule] * 50, [state(False, limit=1, used=1)] * 50, allowed=False, index=0, remaining=0, retry=3_600_000
-    )
+    all_denied = AllResult.of([denied] * 50, 0)
     for number in range(50):
         denials.remember([(f"first{number}", rule), *several[1:]], all_denied, time.monotonic())
     assert 3 <= len(denials._known) <= 6

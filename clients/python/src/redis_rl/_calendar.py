@@ -10,7 +10,7 @@ from datetime import UTC, date, datetime, timedelta, tzinfo
 from functools import cache
 from zoneinfo import ZoneInfo
 
-from ._rates import Window, units
+from ._rates import Window, whole
 from ._rules import Fixed
 
 # The most that a period may start at.
@@ -58,7 +58,7 @@ class Calendar(Fixed):
         since, until, rule = kept
         if rule is None or not since <= ms < until:
             window = Until(0, self.limit, self.end_ms(ms), self.period)
-            rule = Fixed(self.cost, self.name, self.unit, (window,), self.force, self.anchored, hold=self.hold)
+            rule = Fixed(self.cost, self.name, self.unit, (window,), anchored=False, force=self.force, hold=self.hold)
             object.__setattr__(self, "_period", (ms, window.end_ms, rule))
         return rule
 
@@ -128,11 +128,6 @@ def calendar(
             f"a rate of a calendar looks like '1000/day' or '5_000_000/month' (day, week, month, year), not {rate!r}"
         )
     period = match["period"].lower()
-    most = _STARTS[period]
-    if isinstance(starts, bool) or not isinstance(starts, int):
-        raise TypeError(f"starts must be an integer from 1 to {most}, not {starts!r}")
-    if not 1 <= starts <= most:
-        raise ValueError(f"starts of a {period} must be from 1 to {most}, not {starts}")
     try:
         _zone(zone)
     except (KeyError, TypeError, ValueError, OSError) as error:
@@ -146,8 +141,8 @@ def calendar(
         windows=(),
         force=force,
         anchored=False,
-        limit=units(int(match["limit"]), "the limit"),
+        limit=whole(int(match["limit"]), "the limit"),
         period=period,
         zone=zone,
-        starts=starts,
+        starts=whole(starts, f"starts of a {period}", 1, _STARTS[period]),
     )

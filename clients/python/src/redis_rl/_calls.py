@@ -10,8 +10,8 @@ from decimal import Decimal
 from typing import Any, cast
 
 from ._protocol import Command
-from ._rates import MAX_SECONDS, MAX_UNITS, Rate, Seconds, Window, units
-from ._result import AllResult, Refunded, Result, State, unreadable
+from ._rates import MAX_SECONDS, MAX_UNITS, Rate, Seconds, Window, whole
+from ._result import AllResult, Refunded, Result, State, unreadable, wait_of
 from ._rules import Fixed, Lease, Rule, Sliding, Throttle, Windowed, Word, holder_of
 
 Key = str | bytes
@@ -63,9 +63,9 @@ class Calls:
     def refund(self, key: Key, rule: Rule, at_ms: int | None) -> Command:
         if isinstance(rule, Lease):
             raise TypeError("a lease is not refunded: release() gives it back")
-        words = [checked(rule).KIND, *rule.words()]
+        words = [rule.KIND, *rule.words()]
         if at_ms is not None:
-            words += ["AT", units(at_ms, "at_ms")]
+            words += ["AT", whole(at_ms, "at_ms")]
         return Command("REFUND", [self.key(key)], words)
 
     def reset(self, key: Key, rules: Sequence[Rule | Rate]) -> Command:
@@ -143,7 +143,7 @@ def turning(rule: Rule, cost: int | None) -> Rule:
     """The rule of a request that may be given a turn, or an error if it cannot."""
     if not isinstance(checked(rule), Sliding | Throttle):
         raise TypeError(f"a turn is for sliding and throttle rules, not {rule!r}")
-    if getattr(rule, "force", False):
+    if rule.force:
         raise ValueError("a turn is not for a rule that is forced: it is counted at once")
     return weighed(rule, cost)
 
@@ -194,18 +194,12 @@ def read_all(rules: Sequence[tuple[Key, Rule]], reply: Any) -> AllResult:
     try:
         allowed, index, remaining, retry, states = reply
         allowed, index, remaining, retry = map(read_number, (allowed, index, remaining, retry))
-        if len(states) != len(rules) or not 0 <= index < len(rules):
+        each = [Result.of(rule, (State.read(state),)) for (_, rule), state in zip(rules, states, strict=True)]
+        if not 0 <= index < len(each):
             raise unreadable(reply)
     except (TypeError, ValueError):
         raise unreadable(reply) from None
-    return AllResult.of(
-        [rule for _, rule in rules],
-        [State.read(state) for state in states],
-        allowed=allowed == 1,
-        index=index,
-        remaining=remaining,
-        retry=retry,
-    )
+    return AllResult.of(each, index, allowed=allowed == 1, remaining=remaining, retry_after_ms=wait_of(retry))
 
 
 def read_refund(reply: Any) -> Refunded:

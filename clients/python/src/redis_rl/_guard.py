@@ -82,9 +82,10 @@ def undecided(limited: list[tuple[str | bytes, Rule]]) -> Result | AllResult:
     """The answer to a request that is let through, with nothing known of its keys."""
     at_ms, answers = round(time.time() * 1000), []
     for _, rule in limited:
-        policy = rule.now().policies()[0]
+        now = rule.now()
+        policy = now.policies()[0]
         state = State(True, policy.limit, 0, policy.limit, 0, 0, 0, policy.window_ms or 0, at_ms)
-        answers.append((rule.now(), [state]))
+        answers.append((now, [state]))
     return decided_here(answers, "open")
 
 

@@ -8,7 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ._result import State
+    from ._rules import Policy
 
 # An integer of a structured field has at most 15 digits. A larger quota is understated, never overstated.
 MAX_INTEGER = 10**15 - 1
@@ -19,14 +23,11 @@ PROBLEM_TITLE = "Request cannot be satisfied as assigned quota has been exceeded
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A policy and its present state, as the headers need them."""
+    """A policy and its present state, as far as it is known."""
 
     name: str
-    limit: int
-    window_ms: int | None
-    unit: str | None
-    remaining: int | None
-    next_after_ms: int | None
+    policy: Policy
+    state: State | None
     denied: bool
 
 
@@ -48,14 +49,6 @@ def problem(violated: list[str]) -> dict[str, Any]:
     return {"type": PROBLEM_TYPE, "title": PROBLEM_TITLE, "status": 429, "violated-policies": violated}
 
 
-def check_name(name: str, what: str) -> None:
-    """ValueError unless the name can be a string of a structured field."""
-    if not isinstance(name, str):
-        raise TypeError(f"the {what} must be a string, not {name!r}")
-    if not name or not all(" " <= char <= "~" for char in name):
-        raise ValueError(f"the {what} must be printable ASCII, not {name!r}")
-
-
 def ceil_seconds(ms: int) -> int:
     return -(-ms // 1000)
 
@@ -70,20 +63,21 @@ def headers(items: Sequence[Item], *, allowed: bool, retry_after_ms: int | None)
     wait = None if allowed or retry_after_ms is None else ceil_seconds(retry_after_ms)
     policies, limits = [], []
     for item in items:
-        policy = f"{_string(item.name)};q={min(item.limit, MAX_INTEGER)}"
-        if item.unit is not None and item.unit != "requests":
-            policy += f";qu={_string(item.unit)}"
+        name, unit, window_ms = _string(item.name), item.policy.unit, item.policy.window_ms
+        policy = f"{name};q={min(item.policy.limit, MAX_INTEGER)}"
+        if unit is not None and unit != "requests":
+            policy += f";qu={_string(unit)}"
         # There are no fractions of a second in w, and it is optional.
-        if item.window_ms is not None and item.window_ms % 1000 == 0:
-            policy += f";w={item.window_ms // 1000}"
+        if window_ms is not None and window_ms % 1000 == 0:
+            policy += f";w={window_ms // 1000}"
         policies.append(policy)
-        if item.remaining is None:
+        if item.state is None:
             continue
-        limit = f"{_string(item.name)};r={min(item.remaining, MAX_INTEGER)}"
+        limit = f"{name};r={min(item.state.remaining, MAX_INTEGER)}"
         # No t if nothing is used (0) or no more will ever come (None). Retry-After should not be earlier than t, so a
         # policy that did not deny has no t that is later than Retry-After.
-        if item.next_after_ms:
-            t = ceil_seconds(item.next_after_ms)
+        if item.state.next_after_ms:
+            t = ceil_seconds(item.state.next_after_ms)
             if t <= (math.inf if wait is None else wait):
                 limit += f";t={t}"
         limits.append(limit)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, MutableMapping, Sequence
 from typing import Any, cast
 
+from ._rates import whole
 from ._rules import Rule
 
 # An address with a port, or in brackets, as X-Forwarded-For may have it.
@@ -37,12 +38,10 @@ class ClientAddress:
     def __init__(self, trusted_proxies: Iterable[str] = (), ipv6_prefix: int = 64) -> None:
         if isinstance(trusted_proxies, str):
             raise TypeError(f"trusted_proxies must be a list of addresses and networks, not {trusted_proxies!r}")
-        if isinstance(ipv6_prefix, bool) or not isinstance(ipv6_prefix, int) or not 1 <= ipv6_prefix <= 128:
-            raise ValueError(f"ipv6_prefix must be from 1 to 128, not {ipv6_prefix!r}")
         proxies = list(trusted_proxies)
         self._trusts_unix = "unix" in proxies
         self._trusted = [ipaddress.ip_network(each, strict=False) for each in proxies if each != "unix"]
-        self._ipv6_prefix = ipv6_prefix
+        self._ipv6_prefix = whole(ipv6_prefix, "ipv6_prefix", 1, 128)
 
     def __call__(self, request: Any) -> str | None:
         """The identity of a framework's request, of an ASGI scope or a WSGI environ; None if it has none."""
@@ -100,13 +99,13 @@ def fields_of(request: Any) -> MutableMapping[str, Any]:
     return cast("MutableMapping[str, Any]", found)
 
 
-def _escaped(text: str, characters: str) -> str:
-    return "".join(f"%{ord(char):02X}" if char in characters else char for char in text)
+def _escaped(text: str) -> str:
+    return "".join(f"%{ord(char):02X}" if char in "%:{}" else char for char in text)
 
 
 def policy_of(rule: Rule) -> str:
     """What the rule is called in keys: its name, else its kind with its limits and windows."""
-    return _escaped(rule.name or rule.described(), "%:{}")
+    return _escaped(rule.name or rule.described())
 
 
 def key_for(rule: Rule, identity: str | bytes, *, prefix: str = "rl:", operation: str | None = None) -> str | bytes:
@@ -121,7 +120,7 @@ def key_for(rule: Rule, identity: str | bytes, *, prefix: str = "rl:", operation
         prefix: of the adapter.
         operation: of a dependency whose rule has no name, the path operation.
     """
-    policy = policy_of(rule) if operation is None else _escaped(f"{operation} {rule.described()}", "%:{}")
+    policy = policy_of(rule) if operation is None else _escaped(f"{operation} {rule.described()}")
     plain = identity.encode() if isinstance(identity, str) else identity
     tag = shortened(re.sub(rb"[%{}]", lambda found: b"%%%02X" % found[0][0], plain))
     key = f"{prefix}{policy}:".encode() + b"{" + tag + b"}"

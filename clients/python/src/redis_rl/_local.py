@@ -48,7 +48,7 @@ class Local:
         used, ends = self._counters.get(name, (0, 0.0))
         if now >= ends:
             used, ends = 0, policy.end_ms / 1000 if policy.end_ms else now + (policy.window_ms or 0) / 1000
-        fits = counts or getattr(rule, "force", False) or isinstance(rule, Lease) or used + max(cost, 1) <= limit
+        fits = counts or rule.force or isinstance(rule, Lease) or used + max(cost, 1) <= limit
         if counts and cost and not isinstance(rule, Lease):
             used += cost
             self._counters[name] = used, ends

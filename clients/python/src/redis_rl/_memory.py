@@ -142,7 +142,7 @@ class Denials:
         """
         binding = result.index if isinstance(result, AllResult) else 0
         # A holder may have a lease already, and is then let in whatever the limit.
-        if isinstance(rules[binding][1], Lease) or any(getattr(each, "force", False) for _, each in rules):
+        if isinstance(rules[binding][1], Lease) or any(each.force for _, each in rules):
             return
         wait = LONGEST if result.retry_after_ms is None else min(result.retry_after_ms / 1000, LONGEST)
         keys = tuple(short(key) for key, _ in rules)
@@ -184,7 +184,7 @@ def _as_heavy(rules: Sequence[Rule], denial: _Denial) -> bool:
     for number, (rule, denied) in enumerate(zip(rules, denial.rules, strict=True)):
         if rule is denied:
             continue
-        if getattr(rule, "force", False) or _plain(rule) != _plain(denied):
+        if rule.force or _plain(rule) != _plain(denied):
             return False
         cost, least = rule.weight, denied.weight
         # A request that never fits is not told to wait.

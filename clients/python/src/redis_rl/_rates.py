@@ -55,12 +55,12 @@ def seconds(ms: int) -> str:
     return f"{whole}.{rest:03d}".rstrip("0") if rest else str(whole)
 
 
-def units(value: int, what: str, least: int = 0) -> int:
-    """The value, if the server takes it for a limit or a cost."""
+def whole(value: int, what: str, least: int = 0, most: int = MAX_UNITS) -> int:
+    """The value, if it is an integer in this range: unless given, what the server takes for a limit or a cost."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{what} must be an integer from {least} to {MAX_UNITS}, not {value!r}")
-    if not least <= value <= MAX_UNITS:
-        raise ValueError(f"{what} must be from {least} to {MAX_UNITS}, not {value}")
+        raise TypeError(f"{what} must be an integer from {least} to {most}, not {value!r}")
+    if not least <= value <= most:
+        raise ValueError(f"{what} must be from {least} to {most}, not {value}")
     # Not one of an enumeration, which client libraries do not send.
     return int(value)
 
@@ -87,12 +87,12 @@ class Window:
                 )
             return cls(
                 _milliseconds(Decimal(match["times"] or 1) * length, "the window", rate),
-                units(int(match["limit"]), "the limit"),
+                whole(int(match["limit"]), "the limit"),
             )
         if not isinstance(rate, tuple) or len(rate) != 2:
             raise TypeError(f"a rate is a string such as '100/minute' or a pair (limit, seconds), not {rate!r}")
         limit, length_of_window = rate
-        return cls(milliseconds(length_of_window, "the window"), units(limit, "the limit"))
+        return cls(milliseconds(length_of_window, "the window"), whole(limit, "the limit"))
 
     @property
     def seconds(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter, itemgetter
 from typing import Any, Literal, Self
@@ -51,7 +51,8 @@ def unreadable(reply: object) -> ValueError:
     return ValueError(f"the server's reply cannot be read: {reprlib.repr(reply)}")
 
 
-def _wait(ms: int) -> int | None:
+def wait_of(ms: int) -> int | None:
+    """A wait as the server tells it: -1 is never."""
     return None if ms < 0 else ms
 
 
@@ -115,21 +116,19 @@ class State:
         if set(map(type, values)) != _INTEGERS or type(turn) is not int or turn < 0:
             raise unreadable(reply)
         allowed, limit, used, remaining, retry, following, reset, window, at = values
-        return cls(allowed == 1, limit, used, remaining, _wait(retry), _wait(following), _wait(reset), window, at, turn)
+        return cls(
+            allowed == 1, limit, used, remaining, wait_of(retry), wait_of(following), wait_of(reset), window, at, turn
+        )
 
     def later(self, ms: int) -> Self:
         """The same state some milliseconds later, if nothing else has happened."""
-
-        def wait(time: int | None) -> int | None:
-            return None if time is None else max(time - ms, 0)
-
-        return replace(
-            self,
-            retry_after_ms=wait(self.retry_after_ms),
-            next_after_ms=wait(self.next_after_ms),
-            reset_after_ms=wait(self.reset_after_ms),
-            at_ms=self.at_ms + ms,
-        )
+        changes: dict[str, Any] = {"at_ms": self.at_ms + ms}
+        for name in ("retry_after_ms", "next_after_ms", "reset_after_ms"):
+            wait = getattr(self, name)
+            changes[name] = None if wait is None else max(wait - ms, 0)
+        if isinstance(self, Result | AllResult):
+            changes["each"] = tuple(state.later(ms) for state in self.each)
+        return replace(self, **changes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,25 +193,12 @@ class Result(Decision):
         return self.rule.holder if isinstance(self.rule, Lease) else None
 
     def items(self, taken: Collection[str] = ()) -> list[Item]:
-        return called_apart(self._items(), taken)
-
-    def _items(self) -> Iterator[Item]:
-        policies = self.rule.policies()
+        policies, items = self.rule.policies(), []
         known = {state.window_ms: state for state in self.each}
         for policy in policies:
             state = self.each[0] if len(policies) == 1 else known.get(policy.window_ms or 0)
-            yield Item(
-                policy.name,
-                policy.limit,
-                policy.window_ms,
-                policy.unit,
-                None if state is None else state.remaining,
-                None if state is None else state.next_after_ms,
-                denied=state is not None and not state,
-            )
-
-    def later(self, ms: int) -> Result:
-        return Result.of(self.rule, [state.later(ms) for state in self.each])
+            items.append(Item(policy.name, policy, state, denied=state is not None and not state))
+        return called_apart(items, taken)
 
     @classmethod
     def of(cls, rule: Rule, states: Sequence[State]) -> Result:
@@ -253,40 +239,24 @@ class AllResult(Decision):
     def items(self, taken: Collection[str] = ()) -> list[Item]:
         # A rule that is forced never denies.
         items = [
-            replace(item, denied=item.denied and not getattr(result.rule, "force", False))
+            replace(item, denied=item.denied and not result.rule.force)
             for result in self.each
             for item in result.items()
         ]
         return called_apart(items, taken)
 
-    def later(self, ms: int) -> AllResult:
-        # Not super() alone: slots make another class of this one.
-        aged = super(AllResult, self).later(ms)
-        return replace(aged, each=tuple(result.later(ms) for result in self.each))
-
     @classmethod
-    def of(
-        cls, rules: Sequence[Rule], states: Sequence[State], *, allowed: bool, index: int, remaining: int, retry: int
-    ) -> AllResult:
-        """The result of several rules in these states."""
-        each = tuple(Result.of(rule, (state,)) for rule, state in zip(rules, states, strict=True))
-        answer = cls(*_figures(each[index]), index=index, each=each)
-        return replace(answer, allowed=allowed, remaining=remaining, retry_after_ms=_wait(retry))
+    def of(cls, each: Sequence[Result], index: int, **known: Any) -> AllResult:
+        """The result of several, of which one binds. ``known``: what it does not say of the whole call."""
+        return replace(cls(*_figures(each[index]), index=index, each=tuple(each)), **known)
 
 
 def decided_here(answers: Sequence[tuple[Rule, Sequence[State]]], source: Source) -> Result | AllResult:
     """The answer to a request on whose rules this process has decided."""
-    results = [replace(Result.of(rule, states), source=source) for rule, states in answers]
-    if len(results) == 1:
-        return results[0]
-    index = next((number for number, result in enumerate(results) if not result), 0)
-    binding = results[index]
-    retry = -1 if binding.retry_after_ms is None else binding.retry_after_ms
-    rules = [rule for rule, _ in answers]
-    answer = AllResult.of(
-        rules, results, allowed=binding.allowed, index=index, remaining=binding.remaining, retry=retry
-    )
-    return replace(answer, source=source)
+    each = [replace(Result.of(rule, states), source=source) for rule, states in answers]
+    if len(each) == 1:
+        return each[0]
+    return AllResult.of(each, next((number for number, result in enumerate(each) if not result), 0), source=source)
 
 
 @dataclass(frozen=True, slots=True)

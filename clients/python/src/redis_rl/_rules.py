@@ -12,9 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NoReturn, Self
 
-from ._http import check_name
-from ._rates import MAX_SECONDS, MAX_UNITS, Rate, Seconds, Window, milliseconds, seconds, units
-from ._rates import units as whole
+from ._rates import MAX_SECONDS, MAX_UNITS, Rate, Seconds, Window, milliseconds, seconds, whole
 from ._rates import windows as read_windows
 
 Word = str | bytes | int
@@ -38,13 +36,18 @@ class Rule(ABC):
     unit: str | None
     """What is counted, for the header RateLimit-Policy: ``"requests"``, ``"content-bytes"``, ..."""
 
+    force: bool = field(default=False, kw_only=True)
+    """Whether a request is counted that does not fit, too (sliding and fixed)."""
+
     def __post_init__(self) -> None:
         if self.cost is not None:
-            object.__setattr__(self, "cost", units(self.cost, "the cost"))
-        if self.name is not None:
-            check_name(self.name, "name")
-        if self.unit is not None:
-            check_name(self.unit, "unit")
+            object.__setattr__(self, "cost", whole(self.cost, "the cost"))
+        for what, text in (("name", self.name), ("unit", self.unit)):
+            if not isinstance(text, str | None):
+                raise TypeError(f"the {what} must be a string, not {text!r}")
+            # It is a string of a structured field.
+            if text is not None and not (text and text.isascii() and text.isprintable()):
+                raise ValueError(f"the {what} must be printable ASCII, not {text!r}")
 
     @abstractmethod
     def words(self) -> list[Word]:
@@ -114,7 +117,6 @@ class Windowed(Rule):
     """What `Sliding` and `Fixed` have in common: one window or several."""
 
     windows: tuple[Window, ...]
-    force: bool
     hold: tuple[str, int] | None = field(default=None, kw_only=True, repr=False)
     """Of units that are reserved the holder, and the milliseconds for which they are."""
 
@@ -300,7 +302,7 @@ def sliding(
     Raises:
         ValueError, TypeError: for a rate or a cost that the server would not take.
     """
-    return Sliding(cost, name, unit, _windows(rates), force)
+    return Sliding(cost, name, unit, _windows(rates), force=force)
 
 
 def fixed(
@@ -319,7 +321,7 @@ def fixed(
     Args and errors: those of `sliding`, and
         anchored: let a window begin with its first request.
     """
-    return Fixed(cost, name, unit, _windows(rates), force, anchored)
+    return Fixed(cost, name, unit, _windows(rates), anchored, force=force)
 
 
 def throttle(
@@ -347,10 +349,8 @@ def throttle(
     if len(rates) != 1:
         raise ValueError(f"a throttle takes one rate, not {len(rates)}")
     (window,) = rates
-    limit = units(window.limit, "the limit of a throttle", 1)
-    burst = limit - 1 if burst is None else units(burst, "burst")
-    if burst == MAX_UNITS:
-        raise ValueError(f"burst must be from 0 to {MAX_UNITS - 1}, not {burst}")
+    limit = whole(window.limit, "the limit of a throttle", 1)
+    burst = whole(limit - 1 if burst is None else burst, "burst", 0, MAX_UNITS - 1)
     # The command takes whole seconds.
     scale = 1000 // math.gcd(window.ms, 1000)
     count, period = limit * scale, window.ms * scale // 1000
@@ -387,7 +387,7 @@ def lease(
         cost=None,
         name=name,
         unit=unit,
-        limit=units(limit, "the limit"),
+        limit=whole(limit, "the limit"),
         ms=milliseconds(ttl, "the ttl of a lease"),
         holder=None if holder is None else holder_of(holder),
     )

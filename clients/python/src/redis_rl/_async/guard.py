@@ -20,7 +20,7 @@ from .._guard import (
 )
 from .._identity import fields_of, key_for
 from .._protocol import Unavailable
-from .._rates import units
+from .._rates import whole
 from .._result import AllResult, Result
 from .._rules import Lease, Rule
 from .io import AsyncKeyOf, AsyncRuleOf, given
@@ -57,7 +57,7 @@ class AsyncGuard:
         ):
             if value not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
-        units(processes, "processes", 1)
+        whole(processes, "processes", 1)
         for pair in rules:
             if not isinstance(pair, tuple | list) or len(pair) != 2:
                 raise TypeError(f"rules must be pairs of a key function and a rule, not {pair!r}")

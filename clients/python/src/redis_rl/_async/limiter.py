@@ -37,7 +37,7 @@ from .._calls import (
 from .._client import clients_of, make_client
 from .._memory import Counter, Denials, Event, Statistics
 from .._protocol import PAUSE, Command, Mode, Unavailable
-from .._rates import Rate, Seconds, milliseconds, units
+from .._rates import Rate, Seconds, milliseconds, whole
 from .._result import AllResult, Decision, Denied, Refunded, Result
 from .._rules import Fixed, Lease, Rule, Sliding, Throttle, Windowed
 from .core import core_of
@@ -343,8 +343,8 @@ class AsyncLimiter:
         """
         if result is not None:
             at_ms = result.at_ms
-        command = self._calls.refund(key, rule if isinstance(rule, Lease) else weighed(rule, cost).now(at_ms), at_ms)
-        if result is not None and (result.source != "server" or not (result or getattr(rule, "force", False))):
+        command = self._calls.refund(key, weighed(rule, cost).now(at_ms), at_ms)
+        if result is not None and (result.source != "server" or not (result or rule.force)):
             return Refunded(0, result.used, 0)
         return read_refund(await self._change("refund", key, command))
 
@@ -700,7 +700,7 @@ class AsyncReservation(AsyncKept):
         figures = actual if isinstance(actual, Mapping) else dict.fromkeys(self._reserved, actual)
         if set(figures) != set(self._reserved):
             raise ValueError(f"a figure for each of the reserved keys is needed, not {actual!r}")
-        figures = {key: units(figure, "actual") for key, figure in figures.items()}
+        figures = {key: whole(figure, "actual") for key, figure in figures.items()}
         self._wanted = figures
         is_confirmed, failures = True, []
         for key, rule in self._reserved.items():

@@ -26,7 +26,8 @@ class Client:
 
     def __init__(self, client: Any, *, asynchronous: bool) -> None:
         names = [base.__module__ for base in type(client).__mro__]
-        self.library = next((root for root in (name.partition(".")[0] for name in names) if root in _LIBRARIES), "")
+        roots = (name.partition(".")[0] for name in names)
+        self.library = next((root for root in roots if root in ("redis", "valkey")), "")
         # A client's own representation has all of its settings.
         shown = f"a {type(client).__module__}.{type(client).__qualname__}" if self.library else repr(client)
         is_pipeline = any(base.__name__.endswith("Pipeline") for base in type(client).__mro__)
@@ -101,8 +102,11 @@ class Client:
         backoff = importlib.import_module(f"{self.library}.backoff").NoBackoff()
         options["retry"] = self.module("retry").Retry(backoff, 0)
         options["max_connections"] = source.max_connections
-        if not issubclass(source.connection_class, self.module("connection").UnixDomainSocketConnection):
-            options |= self._no_maintenance()
+        # Where connections hear of maintenance (redis-py 7 for threads, 8 for both): our time-outs do not grow with it.
+        maintenance = getattr(self.module("connection"), "MaintNotificationsConfig", None)
+        unix = self.module("connection").UnixDomainSocketConnection
+        if maintenance is not None and not issubclass(source.connection_class, unix):
+            options["maint_notifications_config"] = maintenance(enabled=False)
         options["connection_class"] = connection_class(source.connection_class)
         if hasattr(source, "sentinel_manager"):
             # Sentinels are asked within the deadline, too.
@@ -123,17 +127,9 @@ class Client:
                 setattr(derived, single, False)
         return derived
 
-    def _no_maintenance(self) -> dict[str, Any]:
-        # Where connections hear of maintenance (redis-py 7 for threads, 8 for both): our time-outs do not grow with it.
-        config = getattr(self.module("connection"), "MaintNotificationsConfig", None)
-        return {} if config is None else {"maint_notifications_config": config(enabled=False)}
-
 
 class _NotDerivable(Exception):
     """Says what is not the library's own."""
-
-
-_LIBRARIES = ("redis", "valkey")
 
 
 def make_client(uri: str, options: dict[str, Any], *, asynchronous: bool) -> Any:

@@ -10,6 +10,7 @@ from collections.abc import MutableMapping
 from typing import Any, Literal, TypedDict
 
 from ._calls import checked
+from ._identity import ClientAddress
 from ._local import Local
 from ._result import AllResult, Result, State, decided_here
 from ._rules import Lease, Rule
@@ -89,10 +90,10 @@ def undecided(limited: list[tuple[str | bytes, Rule]]) -> Result | AllResult:
     return decided_here(answers, "open")
 
 
-def pairs(rule: Any, key: Any, rules: Any, default: Any) -> list[tuple[Any, Any]]:
+def pairs(rule: Any, key: Any, rules: Any = ()) -> list[tuple[Any, Any]]:
     if (rule is None) == (not rules) or (rules and key is not None):
         raise TypeError("the middleware takes either rule (and key) or rules")
-    return list(rules) if rule is None else [(default if key is None else key, rule)]
+    return list(rules) if rule is None else [(ClientAddress() if key is None else key, rule)]
 
 
 def check_function(function: object, what: str) -> None:

@@ -71,7 +71,7 @@ class RateLimitMiddleware:
         on_denied: App | None = None,
         **options: Unpack[Options],
     ) -> None:
-        self._guard = AsyncGuard(limiter, pairs(rule, key, rules, ClientAddress()), **options)
+        self._guard = AsyncGuard(limiter, pairs(rule, key, rules), **options)
         if on_denied is not None:
             check_function(on_denied, "on_denied")
         self._app = app
@@ -85,10 +85,10 @@ class RateLimitMiddleware:
         scope.setdefault("state", {})["rate_limit"] = answer.result
         if answer.problem is None:
             try:
-                sends = _until_sent(send, answer) if answer.holds else send
+                sends = _until_sent(send, answer) if answer.kept else send
                 await self._app(scope, receive, with_fields(sends, fields(answer.headers)))
             finally:
-                if answer.holds:
+                if answer.kept:
                     await finished(answer.end)
         elif answer.result is not None and self._on_denied is not None:
             await self._on_denied(scope, receive, with_fields(send, fields(answer.headers)))

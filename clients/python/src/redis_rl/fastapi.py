@@ -9,7 +9,7 @@ from fastapi.requests import HTTPConnection
 from ._async.guard import AsyncGuard
 from ._async.io import AsyncKeyOf, AsyncRuleOf
 from ._async.limiter import AsyncLimiter
-from ._guard import Options, Scope
+from ._guard import Options, Scope, pairs
 from ._identity import key_for
 from ._result import AllResult, Result
 from .asgi import App, ClientAddress, Receive, Send, fields, with_fields
@@ -82,7 +82,7 @@ class RateLimit:
         key: AsyncKeyOf | None = None,
         **options: Unpack[Options],
     ) -> None:
-        self._guard = AsyncGuard(limiter, [(ClientAddress() if key is None else key, rule)], holds=False, **options)
+        self._guard = AsyncGuard(limiter, pairs(rule, key), holds=False, **options)
 
     async def __call__(self, request: HTTPConnection, response: Response) -> Result | AllResult | None:
         """Called by FastAPI before the path operation. Returns the answer, None for a request that is not limited."""

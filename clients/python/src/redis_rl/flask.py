@@ -9,7 +9,7 @@ from typing import Any, Unpack
 import flask
 
 from . import wsgi
-from ._guard import Options
+from ._guard import Options, pairs
 from ._identity import key_for
 from ._sync.guard import Guard
 from ._sync.io import KeyOf, RuleOf
@@ -47,7 +47,7 @@ def rate_limit(
         prefix, without_identity, when_unavailable, processes, timeout, deny_cache: as in
             `redis_rl.asgi.RateLimitMiddleware`.
     """
-    guard = Guard(limiter, [(ClientAddress() if key is None else key, rule)], holds=False, **options)
+    guard = Guard(limiter, pairs(rule, key), holds=False, **options)
 
     def decorate(view: Callable[..., Any]) -> Callable[..., flask.Response]:
         @wraps(view)
@@ -57,9 +57,8 @@ def rate_limit(
             if answer.problem is None:
                 response = flask.make_response(flask.current_app.ensure_sync(view)(*args, **named))
             else:
-                response = flask.jsonify(answer.problem)
-                response.status_code = answer.problem["status"]
-                response.content_type = "application/problem+json"
+                kind = {"Content-Type": "application/problem+json"}
+                response = flask.make_response((answer.problem, answer.problem["status"], kind))
             for name, value in answer.headers.items():
                 response.headers.add(name, value)
             return response

@@ -18,7 +18,7 @@ from . import asgi
 from ._async.guard import AsyncGuard
 from ._async.io import AsyncKeyOf, AsyncRuleOf
 from ._async.limiter import AsyncLimiter
-from ._guard import Options, Scope
+from ._guard import Options, Scope, pairs
 from ._identity import key_for
 from .asgi import ClientAddress
 
@@ -47,7 +47,7 @@ def rate_limit(
     Args:
         limiter, rule, key, options: as in `redis_rl.fastapi.RateLimit`.
     """
-    guard = AsyncGuard(limiter, [(ClientAddress() if key is None else key, rule)], holds=False, **options)
+    guard = AsyncGuard(limiter, pairs(rule, key), holds=False, **options)
 
     def decorate(endpoint: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
         @wraps(endpoint)

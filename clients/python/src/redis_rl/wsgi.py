@@ -49,7 +49,7 @@ class RateLimitMiddleware:
         on_denied: WSGIApplication | None = None,
         **options: Unpack[Options],
     ) -> None:
-        self._guard = Guard(limiter, pairs(rule, key, rules, ClientAddress()), **options)
+        self._guard = Guard(limiter, pairs(rule, key, rules), **options)
         if on_denied is not None:
             check_function(on_denied, "on_denied")
         self._app = app
@@ -63,7 +63,7 @@ class RateLimitMiddleware:
             return start_response(status, [*headers, *answer.headers.items()], *error)
 
         if answer.problem is None:
-            if not answer.holds:
+            if not answer.kept:
                 return self._app(environ, start)
             try:
                 return _Held(self._app(environ, start), answer.end)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from .._calls import seconds_above_0
@@ -144,30 +145,20 @@ class AsyncGuard:
         return result
 
 
+@dataclass
 class AsyncAnswer:
     """What is to be done with a request: it is refused where there is a problem, else passed on with the headers."""
 
-    def __init__(
-        self,
-        result: Result | AllResult | None = None,
-        problem: dict[str, Any] | None = None,
-        headers: dict[str, str] | None = None,
-        kept: Sequence[AsyncHeldLease] = (),
-    ) -> None:
-        self.result = result
-        """The limiter's answer; None for a request that is not limited, or that nobody has decided."""
-        self.problem = problem
-        """The body of the response to a request that is refused; ``status`` is its status."""
-        self.headers = headers or {}
-        self._kept = kept
-
-    @property
-    def holds(self) -> bool:
-        """Whether there are leases to give back when the response has been sent."""
-        return bool(self._kept)
+    result: Result | AllResult | None = None
+    """The limiter's answer; None for a request that is not limited, or that nobody has decided."""
+    problem: dict[str, Any] | None = None
+    """The body of the response to a request that is refused; ``status`` is its status."""
+    headers: dict[str, str] = field(default_factory=dict)
+    kept: Sequence[AsyncHeldLease] = ()
+    """The leases to give back when the response has been sent."""
 
     async def end(self) -> None:
         """The response has been sent. Calling it again does nothing."""
-        kept, self._kept = self._kept, ()
+        kept, self.kept = self.kept, ()
         for lease in kept:
             await lease.end()

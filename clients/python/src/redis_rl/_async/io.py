@@ -9,7 +9,6 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager
-from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from .._client import Address, Client, clients_of
@@ -83,9 +82,7 @@ class Deadline:
             # In the loop's next turn, in which an answer that has arrived is read before.
             self._scope.reschedule(now)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: Any, error: Any, trace: Any) -> None:
         self._timer.cancel()
         try:
             await self._scope.__aexit__(kind, error, trace)
@@ -203,10 +200,8 @@ class AsyncPending(Generic[Answer]):
         await self._made.__aenter__()
         return self._made  # type: ignore[no-any-return]
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._made.__aexit__(kind, error, trace)
+    async def __aexit__(self, *error: object) -> None:
+        await self._made.__aexit__(*error)
 
 
 def pending(call: Coroutine[Any, Any, Answer]) -> AsyncPending[Answer]:
@@ -224,8 +219,7 @@ def is_gone(place: asyncio.AbstractEventLoop) -> bool:
     return place.is_closed()
 
 
-async def sleep(seconds: float) -> None:
-    await asyncio.sleep(seconds)
+sleep = asyncio.sleep
 
 
 async def given(value: Answer | Awaitable[Answer]) -> Answer:

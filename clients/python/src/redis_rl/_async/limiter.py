@@ -9,7 +9,6 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, Literal, Protocol, Self, cast, overload
 from weakref import WeakValueDictionary
 
@@ -202,17 +201,18 @@ class AsyncLimiter:
         return await self._take_turn(key, turning(rule, cost), longest_turn(within), math.inf)
 
     async def _take_turn(self, key: Key, rule: Rule, ms: int, within: float) -> Result:
-        async def take() -> Result:
-            return cast("Result", await self._decided("turn", ((key, rule),), within, ms))
+        return cast(
+            "Result",
+            await carried_out(
+                lambda: self._decided("turn", ((key, rule),), within, ms),
+                lambda result: self._give_back(key, rule, result),
+            ),
+        )
 
-        async def give_back(result: Result | None) -> None:
-            if result:
-                await self._give_back(key, rule, result)
-
-        return await carried_out(take, give_back)
-
-    async def _give_back(self, key: Key, rule: Rule, result: Result) -> None:
+    async def _give_back(self, key: Key, rule: Rule, result: Decision | None) -> None:
         """Of a turn for which nobody waits any more."""
+        if not result:
+            return
         try:
             await self._change("refund", key, self._calls.refund(key, rule, result.at_ms))
         except Exception as error:
@@ -432,15 +432,12 @@ class AsyncLimiter:
         ]
         ends = time.monotonic() + ms / 1000
 
-        async def take() -> Result | AllResult:
-            return await self._decided(call, held, math.inf)
-
         async def give_back(result: Result | AllResult | None) -> None:
             if result is None or result:
                 await AsyncReservation(self, held, ends, ms, result).cancel()
 
         # Nobody would know of units that a cancelled call has taken.
-        result = await carried_out(take, give_back)
+        result = await carried_out(lambda: self._decided(call, held, math.inf), give_back)
         if not result:
             raise Denied(result)
         return AsyncReservation(self, held, ends, ms, result)
@@ -454,9 +451,7 @@ class AsyncLimiter:
     async def __aenter__(self) -> AsyncLimiter:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def _decide(
@@ -467,15 +462,12 @@ class AsyncLimiter:
         if not leases or call == "peek":
             return await self._decided(call, rules, within)
 
-        async def decide() -> Result | AllResult:
-            return await self._decided(call, rules, within)
-
         async def give_back(_: object) -> None:
             for key, holder in leases:
                 await self.release(key, holder)
 
         # Nobody would know of a lease that a cancelled call has taken.
-        return await carried_out(decide, give_back)
+        return await carried_out(lambda: self._decided(call, rules, within), give_back)
 
     async def _decided(
         self, call: str, rules: Sequence[tuple[Key, Rule]], within: float, turn_ms: int | None = None
@@ -632,9 +624,7 @@ class AsyncHeldLease(AsyncKept):
         self.keep(ends)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await finished(self.end)
 
     async def end(self) -> None:
@@ -750,10 +740,8 @@ class AsyncReservation(AsyncKept):
         self.keep(self._ends)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        figures = {key: 0 if kind is not None else rule.weight for key, rule in self._reserved.items()}
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        figures = {key: rule.weight if kind is None else 0 for key, rule in self._reserved.items()}
         figures |= self._wanted | self._settled
 
         async def end() -> None:

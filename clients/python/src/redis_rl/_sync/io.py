@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import TracebackType
 from typing import Annotated, Any, TypeVar
 
 from .._client import Address, Client, clients_of
@@ -75,9 +74,7 @@ class Deadline:
         self._before = self._current.set(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._current.reset(self._before)
 
 

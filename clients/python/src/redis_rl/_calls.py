@@ -5,12 +5,10 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
-from decimal import Decimal
 from typing import Any, cast
 
 from ._protocol import Command
-from ._rates import MAX_SECONDS, MAX_UNITS, Rate, Seconds, Window, whole
+from ._rates import MAX_SECONDS, MAX_UNITS, Rate, Seconds, Window, number_of, whole
 from ._result import AllResult, Refunded, Result, State, unreadable, wait_of
 from ._rules import Fixed, Lease, Rule, Sliding, Throttle, Windowed, Word, holder_of
 
@@ -150,13 +148,10 @@ def turning(rule: Rule, cost: int | None) -> Rule:
 
 def longest_turn(within: Seconds) -> int:
     """The milliseconds within which a turn has to come, or an error if this is no such time."""
-    if isinstance(within, timedelta):
-        within = within.total_seconds()
-    if isinstance(within, bool) or not isinstance(within, int | float | Decimal):
-        raise TypeError(f"within must be a number of seconds or a timedelta, not {within!r}")
-    if not 0 <= within <= LONGEST_TURN:
-        raise ValueError(f"within must be from 0 to {LONGEST_TURN} seconds, an hour, not {within!r}")
-    return round(within * 1000)
+    seconds = number_of(within, "within")
+    if not 0 <= seconds <= LONGEST_TURN:
+        raise ValueError(f"within must be from 0 to {LONGEST_TURN} seconds, an hour, not {within}")
+    return round(seconds * 1000)
 
 
 def chargeable(rule: Rule, amount: int) -> Rule:

@@ -32,21 +32,19 @@ _RATE = re.compile(
 
 def milliseconds(time: Seconds, what: str) -> int:
     """The time in milliseconds. ValueError if it is not in the server's range, or not a whole number of them."""
-    if isinstance(time, bool) or not isinstance(time, int | float | Decimal | timedelta):
-        raise TypeError(f"{what} must be a number of seconds or a timedelta, not {time!r}")
-    if isinstance(time, timedelta):
-        micros = time // timedelta(microseconds=1)
-        exact = Decimal(micros) / 1000
-    else:
-        # By way of str, so that 0.1 is a tenth and not the double next to it.
-        exact = Decimal(str(time)) * 1000
-    return _milliseconds(exact, what, time)
-
-
-def _milliseconds(exact: Decimal, what: str, given: object) -> int:
-    if not exact.is_finite() or exact != exact.to_integral_value() or not 1 <= exact <= MAX_SECONDS * 1000:
-        raise ValueError(f"{what} must be from 0.001 to {MAX_SECONDS} seconds, in whole milliseconds, not {given!r}")
+    # By way of str, so that 0.1 is a tenth and not the double next to it.
+    exact = Decimal(str(number_of(time, what))) * 1000
+    if not exact.is_finite() or not 1 <= exact <= MAX_SECONDS * 1000 or exact % 1:
+        raise ValueError(f"{what} must be from 0.001 to {MAX_SECONDS} seconds, in whole milliseconds, not {time}")
     return int(exact)
+
+
+def number_of(time: Seconds, what: str) -> int | float | Decimal:
+    """The time as a number of seconds. TypeError if it is no time."""
+    number = time.total_seconds() if isinstance(time, timedelta) else time
+    if isinstance(number, bool) or not isinstance(number, int | float | Decimal):
+        raise TypeError(f"{what} must be a number of seconds or a timedelta, not {time!r}")
+    return number
 
 
 def seconds(ms: int) -> str:
@@ -85,10 +83,8 @@ class Window:
                     f"a rate looks like '100/minute', '10/s' or '5 per 2 hours' "
                     f"(ms, second, minute, hour, day, week), not {rate!r}"
                 )
-            return cls(
-                _milliseconds(Decimal(match["times"] or 1) * length, "the window", rate),
-                whole(int(match["limit"]), "the limit"),
-            )
+            window = Decimal(match["times"] or 1) * length / 1000
+            return cls(milliseconds(window, f"the window of {rate!r}"), whole(int(match["limit"]), "the limit"))
         if not isinstance(rate, tuple) or len(rate) != 2:
             raise TypeError(f"a rate is a string such as '100/minute' or a pair (limit, seconds), not {rate!r}")
         limit, length_of_window = rate

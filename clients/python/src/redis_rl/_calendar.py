@@ -7,7 +7,6 @@ import time
 from calendar import monthrange
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, tzinfo
-from functools import cache
 from zoneinfo import ZoneInfo
 
 from ._rates import Window, whole
@@ -86,7 +85,6 @@ class Calendar(Fixed):
         return day + timedelta(1)
 
 
-@cache
 def _zone(name: str) -> tzinfo:
     return UTC if name == "UTC" else ZoneInfo(name)
 
@@ -134,15 +132,6 @@ def calendar(
         raise ValueError(
             f"the zone must be a name of the zone database, which the system or the package tzdata has, not {zone!r}"
         ) from error
-    return Calendar(
-        cost=cost,
-        name=name,
-        unit=unit,
-        windows=(),
-        force=force,
-        anchored=False,
-        limit=whole(int(match["limit"]), "the limit"),
-        period=period,
-        zone=zone,
-        starts=whole(starts, f"starts of a {period}", 1, _STARTS[period]),
-    )
+    limit = whole(int(match["limit"]), "the limit")
+    starts = whole(starts, f"starts of a {period}", 1, _STARTS[period])
+    return Calendar(cost, name, unit, (), False, limit, period, zone, starts, force=force)

@@ -10,7 +10,7 @@ from typing import Any, cast
 from ._protocol import Command
 from ._rates import MAX_SECONDS, MAX_UNITS, Rate, Seconds, Window, number_of, whole
 from ._result import AllResult, Refunded, Result, State, unreadable, wait_of
-from ._rules import Fixed, Lease, Rule, Sliding, Throttle, Windowed, Word, holder_of
+from ._rules import Fixed, Lease, Rule, Sliding, Throttle, Word, holder_of
 
 Key = str | bytes
 Rules = Mapping[Key, Rule] | Mapping[str, Rule] | Iterable[tuple[Key, Rule]]
@@ -152,14 +152,6 @@ def longest_turn(within: Seconds) -> int:
     if not 0 <= seconds <= LONGEST_TURN:
         raise ValueError(f"within must be from 0 to {LONGEST_TURN} seconds, an hour, not {within}")
     return round(seconds * 1000)
-
-
-def chargeable(rule: Rule, amount: int) -> Rule:
-    """The rule with units that are reserved, or an error if it cannot be settled."""
-    checked(rule)
-    if not isinstance(rule, Windowed):
-        raise TypeError("a reservation needs a sliding or fixed rule, or a calendar: only these can be settled")
-    return rule.reserved(amount)
 
 
 def several(rules: Rules, reserves: bool = False) -> list[tuple[Key, Rule]]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
 from functools import lru_cache
-from typing import Any
 
 from limits.limits import TIME_TYPES
 
@@ -13,7 +11,6 @@ from ._calls import short
 from ._identity import shortened
 from ._protocol import Command
 from ._rates import MAX_UNITS
-from ._result import State
 from ._rules import Fixed, Sliding, fixed, sliding
 
 _KINDS = ("{}", "{}s", "{}+unix", "{}+cluster", "{}+sentinel")
@@ -87,23 +84,3 @@ def counting(key: str, rule: Fixed | Sliding) -> Command:
 def named(key: str) -> str:
     """The key as the server has it: an identity in it may be of any length."""
     return shortened(key.encode()).decode()
-
-
-def patterns(client: Any, prefix: str) -> list[str]:
-    """Where the keys of the storage are. In a cluster the counter of ``key`` is ``{key}:60s``."""
-    return [f"{prefix}:*", f"{{{prefix}:*"] if hasattr(client, "nodes_manager") else [f"{prefix}:*"]
-
-
-def moving_window(state: State, expiry: int) -> tuple[float, int]:
-    """The start of the window, as the time of its oldest hit, and the hits in it."""
-    now = time.time()
-    if not state.used or state.next_after_ms is None:
-        return now, state.used
-    return now + state.next_after_ms / 1000 - expiry, state.used
-
-
-def sliding_window(state: State, expiry: int) -> tuple[int, float, int, float]:
-    """No estimate from a window before: the present one has the exact count."""
-    # limits takes the remainder of the time by the window, and would make nothing of a whole one.
-    wait = min(state.next_after_ms or 0, expiry * 1000 - 1)
-    return 0, 0.0, state.used, wait / 1000

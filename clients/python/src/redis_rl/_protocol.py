@@ -209,10 +209,6 @@ def unsent(error: BaseException) -> None:
     error.redis_rl_unsent = True  # type: ignore[attr-defined]
 
 
-def is_unsent(error: BaseException) -> bool:
-    return hasattr(error, "redis_rl_unsent")
-
-
 _UNAVAILABLE = {"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "REDIRECT"}
 _REDIRECTIONS = {"ASK", "MOVED"}
 

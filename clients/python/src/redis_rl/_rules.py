@@ -383,11 +383,5 @@ def lease(
     Raises:
         ValueError, TypeError: for a limit or time that the server would not take.
     """
-    return Lease(
-        cost=None,
-        name=name,
-        unit=unit,
-        limit=whole(limit, "the limit"),
-        ms=milliseconds(ttl, "the ttl of a lease"),
-        holder=None if holder is None else holder_of(holder),
-    )
+    holder = None if holder is None else holder_of(holder)
+    return Lease(None, name, unit, whole(limit, "the limit"), milliseconds(ttl, "the ttl of a lease"), holder)

@@ -7,10 +7,10 @@ import random
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from .._client import Client
-from .._protocol import MODES, Breaker, Command, Mode, Stale, is_unsent, library_version, source
+from .._protocol import MODES, Breaker, Command, Mode, Stale, library_version, source
 from .._rules import Word
 from .io import Deadline, Server, background, ended, here, is_gone, sleep
 from .servers import MOST_REDIRECTIONS, Servers
@@ -47,7 +47,7 @@ class Core:
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()
         """The limiters that are open."""
         self._client = client
-        self._chosen: Mode | None = next((known for known in MODES if known == mode), None)
+        self._chosen: Mode | None = None if mode == "auto" else cast("Mode", mode)
         # By the names of servers. Each node of a cluster is used as it can be: keys and answers are the same.
         self._modes: dict[str, Mode] = {}
         self._probe_at: dict[str, float] = {}
@@ -202,7 +202,7 @@ class Core:
                 command.is_sent = True
                 return reply
             except BaseException as error:
-                command.is_sent |= not is_unsent(error)
+                command.is_sent |= not hasattr(error, "redis_rl_unsent")
                 if not isinstance(error, Exception):
                     raise
                 if mode == "script" and command.reads and self._read_only and self._lacks(error):

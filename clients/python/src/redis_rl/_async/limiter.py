@@ -17,7 +17,6 @@ from .._calls import (
     Calls,
     Key,
     Rules,
-    chargeable,
     checked,
     end_of_wait,
     ended_at,
@@ -408,9 +407,10 @@ class AsyncLimiter:
         Raises:
             Denied: they do not fit. Nothing was taken.
         """
-        pairs = [(key, chargeable(rule, units))]
+        if not isinstance(checked(rule), Windowed):
+            raise TypeError("a reservation needs a sliding or fixed rule, or a calendar: only these can be settled")
         self._calls.key(key)
-        return pending(self._reserve("hit", pairs, milliseconds(lease, "the lease")))
+        return pending(self._reserve("hit", [(key, rule.reserved(units))], milliseconds(lease, "the lease")))
 
     def reserve_all(self, rules: Rules, *, lease: Seconds = 60) -> AsyncPending[AsyncReservation]:
         """Takes units of several keys in one decision, as `all` does: all have room, or nothing is taken anywhere.

@@ -8,18 +8,7 @@ from typing import Any, Literal
 from limits.aio.storage import MovingWindowSupport, SlidingWindowCounterSupport, Storage
 
 from .._client import clients_of, make_client
-from .._limits import (
-    PREFIX,
-    Windows,
-    counter,
-    counting,
-    moving,
-    moving_window,
-    named,
-    patterns,
-    schemes,
-    sliding_window,
-)
+from .._limits import PREFIX, Windows, counter, counting, moving, named, schemes
 from .._protocol import Error
 from .._rates import MAX_UNITS
 from .._result import State
@@ -106,13 +95,19 @@ class AsyncRlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
         return bool(allowed)
 
     async def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
-        return moving_window(await self.limiter.peek(named(key), moving(limit, expiry), cost=0), expiry)
+        state = await self.limiter.peek(named(key), moving(limit, expiry), cost=0)
+        # The window begins with its oldest hit.
+        ends = expiry if state.next_after_ms is None or not state.used else state.next_after_ms / 1000
+        return time.time() + ends - expiry, state.used
 
     async def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
         return await self.acquire_entry(key, limit, expiry, amount)
 
     async def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
-        return sliding_window(await self.limiter.peek(named(key), moving(MAX_UNITS, expiry), cost=0), expiry)
+        # There is no estimate from a window before: the present one has the exact count.
+        state = await self.limiter.peek(named(key), moving(MAX_UNITS, expiry), cost=0)
+        # limits takes the remainder of the time by the window, and would make nothing of a whole one.
+        return 0, 0.0, state.used, min(state.next_after_ms or 0, expiry * 1000 - 1) / 1000
 
     async def clear_sliding_window(self, key: str, expiry: int) -> None:
         await self.clear(key)
@@ -130,8 +125,9 @@ class AsyncRlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
 
     async def reset(self) -> int | None:
         gone = 0
-        for pattern in patterns(self.storage, self.key_prefix):
-            async for name in self.storage.scan_iter(pattern, count=1000):
+        # In a cluster the counter of ``key`` is ``{key}:60s``.
+        for start in ("", "{") if hasattr(self.storage, "nodes_manager") else ("",):
+            async for name in self.storage.scan_iter(f"{start}{self._prefix}*", count=1000):
                 gone += await self.storage.unlink(name)
         return gone
 

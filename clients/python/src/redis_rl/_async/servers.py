@@ -24,14 +24,14 @@ class Servers:
         self._client = client
         self._reconnected = reconnected
         self._known: dict[str, Server] = {}
-        self._slots: list[tuple[str, ...]] = []
+        self._slots: list[tuple[str, ...]] = [()] * SLOTS
         self._turn = 0
         self._suspects: set[str] = set()
         self.version = 0
         """How often the nodes of the cluster were read."""
         self._only = None if client.is_cluster else Server(client, "", reconnected)
-        if self._only is None and next(iter(client.nodes().items()), None):
-            probed = self._at(*next(iter(client.nodes())))
+        for address in list(client.nodes())[:1] if client.is_cluster else ():
+            probed = self._at(*address)
             if probed.own is None:
                 # A kind of cluster client that is used as it is.
                 probed.client = client.client
@@ -51,10 +51,9 @@ class Servers:
 
     def name(self, command: Command) -> str:
         """The name of the server that has the command's key, as far as that is known."""
-        if self._only is not None or not self._slots:
+        if self._only is not None:
             return ""
-        names = self._slots[self._client.client.keyslot(command.keys[0])]
-        return names[0] if names else ""
+        return next(iter(self._slots[self._client.client.keyslot(command.keys[0])]), "")
 
     def primary_of(self, command: Command, server: Server) -> Server:
         """The server itself, or of a replica the primary."""
@@ -64,15 +63,12 @@ class Servers:
         """The server that has the command's key, or to read from one of its replicas, if the client does so."""
         if self._only is not None:
             return self._only
-        if not self._slots:
-            await self.refresh(deadline)
         slot = self._client.client.keyslot(command.keys[0])
+        if not self._slots[slot]:
+            await self.refresh(deadline)
         names = self._slots[slot]
         if not names:
-            await self.refresh(deadline)
-            names = self._slots[slot]
-            if not names:
-                raise self._client.errors.connection(f"no node of the cluster has slot {slot}")
+            raise self._client.errors.connection(f"no node of the cluster has slot {slot}")
         if command.reads and self._client.reads_from_replicas:
             self._turn += 1
             return self._known[names[self._turn % len(names)]]
@@ -142,8 +138,7 @@ class Servers:
         target = self._at(*self._client.remapped(host, port))
         asked.append(target)
         if kind == "MOVED":
-            if self._slots:
-                self._slots[slot] = (target.name,)
+            self._slots[slot] = (target.name,)
             return await target.execute(words)
         # For one command only, so both are sent at once.
         pipeline = target.client.pipeline(transaction=False)

@@ -13,6 +13,8 @@ from ._result import AllResult, Refunded, Result, State, unreadable, wait_of
 from ._rules import Fixed, Lease, Rule, Sliding, Throttle, Word, holder_of
 
 Key = str | bytes
+Pairs = Sequence[tuple[Key, Rule]]
+"""The keys and rules of a call."""
 Rules = Mapping[Key, Rule] | Mapping[str, Rule] | Iterable[tuple[Key, Rule]]
 
 MAX_KEYS = 64
@@ -39,8 +41,8 @@ class Calls:
             return prefix + key
         return _bytes(prefix) + _bytes(key)
 
-    def decision(self, call: str, rules: Sequence[tuple[Key, Rule]]) -> Command:
-        """RL.PEEK, the rule's own command, or RL.ALL."""
+    def decision(self, call: str, rules: Pairs, turn_ms: int | None = None) -> Command:
+        """RL.PEEK, the rule's own command, or RL.ALL. ``turn_ms``: of a turn, how long it may take to come."""
         if is_all(call, rules):
             words: list[Word] = []
             for _, rule in rules:
@@ -50,10 +52,9 @@ class Calls:
         ((key, rule),) = rules
         if call == "peek":
             return Command("PEEK", (self.key(key),), (rule.KIND, *rule.sent))
+        if turn_ms is not None:
+            return Command(rule.KIND, (self.key(key),), (*rule.words(), "WITHIN", turn_ms, rule.form))
         return Command(rule.KIND, (self.key(key),), rule.sent, rule.is_reserved)
-
-    def turn(self, key: Key, rule: Rule, ms: int) -> Command:
-        return Command(rule.KIND, (self.key(key),), (*rule.words(), "WITHIN", ms, rule.form))
 
     def settle(self, key: Key, rule: Rule, actual: int) -> Command:
         return Command("SETTLE", (self.key(key),), (rule.KIND, *rule.words(), "ACTUAL", actual))
@@ -82,12 +83,12 @@ class Calls:
         return Command("RELEASE", [self.key(key)], [holder_of(holder) for holder in holders])
 
 
-def is_all(call: str, rules: Sequence[tuple[Key, Rule]]) -> bool:
+def is_all(call: str, rules: Pairs) -> bool:
     """Whether a call is one of several keys."""
     return call == "all" or len(rules) > 1
 
 
-def ended_at(rules: Sequence[tuple[Key, Rule]]) -> int | None:
+def ended_at(rules: Pairs) -> int | None:
     """The earliest end of the calendars' periods, or None without a calendar."""
     ends = [policy.end_ms for _, rule in rules for policy in rule.policies()]
     return min((end for end in ends if end is not None), default=None)
@@ -177,7 +178,7 @@ def read_rule(rule: Rule, reply: Any, turns: bool = False) -> Result:
     return Result.of(rule, tuple(State.read(state, turns) for state in reply))
 
 
-def read_all(rules: Sequence[tuple[Key, Rule]], reply: Any) -> AllResult:
+def read_all(rules: Pairs, reply: Any) -> AllResult:
     try:
         allowed, index, remaining, retry, states = reply
         allowed, index, remaining, retry = map(read_number, (allowed, index, remaining, retry))

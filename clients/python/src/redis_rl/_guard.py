@@ -9,7 +9,7 @@ import time
 from collections.abc import MutableMapping
 from typing import Any, Literal, TypedDict
 
-from ._calls import checked
+from ._calls import Pairs, checked
 from ._identity import ClientAddress
 from ._local import Local
 from ._result import AllResult, Result, State, decided_here
@@ -79,7 +79,7 @@ class Fallback:
             log.warning("limiter %r: the server is available again", limiter.name)
 
 
-def undecided(limited: list[tuple[str | bytes, Rule]]) -> Result | AllResult:
+def undecided(limited: Pairs) -> Result | AllResult:
     """The answer to a request that is let through, with nothing known of its keys."""
     at_ms, answers = round(time.time() * 1000), []
     for _, rule in limited:

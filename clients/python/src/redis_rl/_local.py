@@ -9,9 +9,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
 
-from ._calls import Key, short
+from ._calls import Pairs, short
 from ._result import AllResult, Result, State, decided_here
 from ._rules import Lease, Policy, Rule
 
@@ -29,7 +28,7 @@ class Local:
         # By key and window, units and when the window ends.
         self._counters: OrderedDict[tuple[bytes, int], tuple[int, float]] = OrderedDict()
 
-    def decide(self, rules: Sequence[tuple[Key, Rule]]) -> Result | AllResult:
+    def decide(self, rules: Pairs) -> Result | AllResult:
         """Decides on a request, and counts it if it fits everywhere."""
         asked = [(short(key), rule.now()) for key, rule in rules]
         with self._lock:

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from ._calls import Key, short
+from ._calls import Key, Pairs, short
 from ._result import AllResult, Result, Source
 from ._rules import Lease, Rule, Windowed
 
@@ -118,7 +118,7 @@ class Denials:
     _known: OrderedDict[bytes, _Denial] = field(default_factory=OrderedDict)
     _bytes: int = 0
 
-    def find(self, rules: Sequence[tuple[Key, Rule]]) -> Result | AllResult | None:
+    def find(self, rules: Pairs) -> Result | AllResult | None:
         """The denial of the same or a lighter request, as it would be answered now."""
         if not self._known:
             return None
@@ -134,7 +134,7 @@ class Denials:
                 return replace(denial.result.later(int((now - denial.received_at) * 1000)), source="memory")
         return None
 
-    def remember(self, rules: Sequence[tuple[Key, Rule]], result: Result | AllResult, asked_at: float) -> None:
+    def remember(self, rules: Pairs, result: Result | AllResult, asked_at: float) -> None:
         """Remembers a denial.
 
         It ends by when it was asked for, which is not later than it was decided. The waits that are told of it count

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from .._client import Client
-from .._protocol import MODES, Breaker, Command, Mode, Stale, library_version, source
+from .._protocol import MODES, Breaker, Command, Mode, Place, Stale, library_version, source
 from .._rules import Word
 from .io import Deadline, Server, background, ended, here, is_gone, sleep
 from .servers import MOST_REDIRECTIONS, Servers
@@ -120,9 +120,8 @@ class Core:
                     judges = judges and deadline.left() >= timeout / 2
                     reply = await self._decide(server, command, deadline)
         except Exception as error:
-            unavailable = errors.is_unavailable(error)
             if is_asked or server is None:
-                self._judge(server, place, error, unavailable, name, began, judges)
+                self._judge(server, place, error, name, began, judges)
             if errors.is_crowd(error):
                 raise errors.timeout("the calls that are under way have not been answered in time") from error
             raise
@@ -142,20 +141,13 @@ class Core:
             raise self.errors.connection(f"the server was unavailable less than a second ago: {refused}")
 
     def _judge(
-        self,
-        server: Server | None,
-        place: tuple[str, float],
-        error: Exception,
-        unavailable: bool,
-        name: str,
-        began: float,
-        judges: bool,
+        self, server: Server | None, place: Place, error: Exception, name: str, began: float, judges: bool
     ) -> None:
         errors = self.errors
         if errors.is_try_again(error) or errors.is_crowd(error):
             # A slot on the move, or a process with too many calls. Other calls are answered.
             return
-        if not unavailable:
+        if not errors.is_unavailable(error):
             if server is not None and isinstance(error, errors.response):
                 self._answered(server, place, name)
             return
@@ -168,7 +160,7 @@ class Core:
         if (judges or not isinstance(error, errors.timeout)) and self.breaker.open(place, error) and name:
             log.info("limiter %r: the server is unavailable: %s", name, error)
 
-    def _answered(self, server: Server, place: tuple[str, float], name: str) -> None:
+    def _answered(self, server: Server, place: Place, name: str) -> None:
         server.answers += 1
         server.answered_at = time.monotonic()
         if self.breaker.close(place) and name:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .._calls import seconds_above_0
+from .._calls import Key, Pairs, seconds_above_0
 from .._guard import (
     NO_IDENTITY,
     UNAVAILABLE,
@@ -26,8 +26,6 @@ from .._result import AllResult, Result
 from .._rules import Lease, Rule
 from .io import AsyncKeyOf, AsyncRuleOf, given
 from .limiter import AsyncHeldLease, AsyncLimiter
-
-Limited = list[tuple[str | bytes, Rule]]
 
 
 class AsyncGuard:
@@ -87,7 +85,7 @@ class AsyncGuard:
             request: what the functions for keys and rules are called with.
             operation: where it goes, by which rules without a name are limits of their own.
         """
-        limited: Limited = []
+        limited: list[tuple[Key, Rule]] = []
         for key_of, rule_of in self._rules:
             rule = rule_of if isinstance(rule_of, Rule) else await given(rule_of(request))
             if rule is None:
@@ -119,7 +117,7 @@ class AsyncGuard:
         taken.update(names)
         return AsyncAnswer(result, problem, headers, kept)
 
-    async def decide(self, limited: Limited) -> Result | AllResult | None:
+    async def decide(self, limited: Pairs) -> Result | AllResult | None:
         """The answer; None if the server is unavailable and requests are refused meanwhile."""
         limiter, fallback = self.limiter, self._fallback
         began = time.monotonic()

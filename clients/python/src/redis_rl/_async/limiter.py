@@ -7,8 +7,9 @@ import math
 import random
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, Protocol, Self, cast, overload
 from weakref import WeakValueDictionary
 
@@ -16,6 +17,7 @@ from .._calls import (
     LONGEST_TURN,
     Calls,
     Key,
+    Pairs,
     Rules,
     checked,
     end_of_wait,
@@ -424,7 +426,7 @@ class AsyncLimiter:
         """
         return pending(self._reserve("all", several(rules, reserves=True), milliseconds(lease, "the lease")))
 
-    async def _reserve(self, call: str, rules: Sequence[tuple[Key, Rule]], ms: int) -> AsyncReservation:
+    async def _reserve(self, call: str, rules: Pairs, ms: int) -> AsyncReservation:
         holder = secrets.token_hex(16)
         held = [
             (key, replace(rule, hold=(holder, ms)) if isinstance(rule, Windowed) and rule.hold else rule)
@@ -454,9 +456,7 @@ class AsyncLimiter:
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    async def _decide(
-        self, call: str, rules: Sequence[tuple[Key, Rule]], within: float = math.inf
-    ) -> Result | AllResult:
+    async def _decide(self, call: str, rules: Pairs, within: float = math.inf) -> Result | AllResult:
         # Where the caller has named the holder, the call may renew what it has.
         leases = [(key, rule.holder) for key, rule in rules if isinstance(rule, Lease) and rule.is_ours and rule.holder]
         if not leases or call == "peek":
@@ -469,14 +469,12 @@ class AsyncLimiter:
         # Nobody would know of a lease that a cancelled call has taken.
         return await carried_out(lambda: self._decided(call, rules, within), give_back)
 
-    async def _decided(
-        self, call: str, rules: Sequence[tuple[Key, Rule]], within: float, turn_ms: int | None = None
-    ) -> Result | AllResult:
+    async def _decided(self, call: str, rules: Pairs, within: float, turn_ms: int | None = None) -> Result | AllResult:
         began = asked_at = time.monotonic()
         keys = tuple(key for key, _ in rules)
         remembers = self._remembers and call not in ("peek", "renew", "turn")
         now = [(key, rule.now()) for key, rule in rules]
-        turns = turn_ms is not None
+        ask = partial(self._core.ask, timeout=self._timeout, name=self._logged_as)
 
         def known() -> Result | AllResult | None:
             nonlocal asked_at
@@ -487,15 +485,16 @@ class AsyncLimiter:
         if result is None:
             try:
                 try:
-                    reply, result = await self._ask(call, now, within, known, turn_ms)
+                    reply, result = await ask(self._calls.decision(call, now, turn_ms), within=within, known=known)
                 except self._core.errors.response as error:
                     ended = ended_at(now)
                     if ended is None or not self._core.errors.is_ended(error):
                         raise
                     now = [(key, rule.now(ended)) for key, rule in rules]
                     left = began + min(self._timeout, within) - time.monotonic()
-                    reply, result = await self._ask(call, now, left, known)
+                    reply, result = await ask(self._calls.decision(call, now), within=left, known=known)
                 if result is None:
+                    turns = turn_ms is not None
                     result = read_all(now, reply) if is_all(call, now) else read_rule(now[0][1], reply, turns)
                     if remembers and not result:
                         self._denials.remember(now, result, asked_at)
@@ -509,17 +508,6 @@ class AsyncLimiter:
                     raise raised from error
         self._counter.count(call, keys, began, result)
         return result
-
-    async def _ask(
-        self,
-        call: str,
-        rules: Sequence[tuple[Key, Rule]],
-        within: float,
-        known: Callable[[], object],
-        turn_ms: int | None = None,
-    ) -> tuple[Any, Any]:
-        command = self._calls.decision(call, rules) if turn_ms is None else self._calls.turn(*rules[0], turn_ms)
-        return await self._core.ask(command, self._timeout, self._logged_as, within=within, known=known)
 
     async def _change(self, call: str, key: Key, command: Command) -> Any:
         began = time.monotonic()
@@ -558,7 +546,7 @@ def _lease(rule: Lease) -> Lease:
 class AsyncKept:
     """What a holder has for a time, and renews in a block of work."""
 
-    def __init__(self, limiter: AsyncLimiter, rules: Sequence[tuple[Key, Rule]], ms: int) -> None:
+    def __init__(self, limiter: AsyncLimiter, rules: Pairs, ms: int) -> None:
         self._limiter = limiter
         self._rules = rules
         self._ms = ms
@@ -647,12 +635,7 @@ class AsyncReservation(AsyncKept):
     """
 
     def __init__(
-        self,
-        limiter: AsyncLimiter,
-        rules: Sequence[tuple[Key, Rule]],
-        ends: float,
-        ms: int,
-        result: Result | AllResult | None,
+        self, limiter: AsyncLimiter, rules: Pairs, ends: float, ms: int, result: Result | AllResult | None
     ) -> None:
         # Of a calendar, the period in which it was taken.
         if result is None:

@@ -5,7 +5,6 @@ Times are rounded up to seconds, so that a client that waits as long as it is to
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -49,18 +48,13 @@ def problem(violated: list[str]) -> dict[str, Any]:
     return {"type": PROBLEM_TYPE, "title": PROBLEM_TITLE, "status": 429, "violated-policies": violated}
 
 
-def ceil_seconds(ms: int) -> int:
-    return -(-ms // 1000)
-
-
 def _string(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
 
-def headers(items: Sequence[Item], *, allowed: bool, retry_after_ms: int | None) -> dict[str, str]:
+def headers(items: Sequence[Item], wait: int | None) -> dict[str, str]:
     """RateLimit-Policy, RateLimit and, for a denied request that will fit one day, Retry-After."""
-    wait = None if allowed or retry_after_ms is None else ceil_seconds(retry_after_ms)
     policies, limits = [], []
     for item in items:
         name, unit, window_ms = _string(item.name), item.policy.unit, item.policy.window_ms
@@ -76,10 +70,9 @@ def headers(items: Sequence[Item], *, allowed: bool, retry_after_ms: int | None)
         limit = f"{name};r={min(item.state.remaining, MAX_INTEGER)}"
         # No t if nothing is used (0) or no more will ever come (None). Retry-After should not be earlier than t, so a
         # policy that did not deny has no t that is later than Retry-After.
-        if item.state.next_after_ms:
-            t = ceil_seconds(item.state.next_after_ms)
-            if t <= (math.inf if wait is None else wait):
-                limit += f";t={t}"
+        t = item.state.next_after
+        if t and (wait is None or t <= wait):
+            limit += f";t={t}"
         limits.append(limit)
     fields = {"RateLimit-Policy": ", ".join(policies), "RateLimit": ", ".join(limits)}
     if wait is not None:

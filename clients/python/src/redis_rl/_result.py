@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter, itemgetter
 from typing import Any, Literal, Self
 
-from ._http import Item, called_apart, ceil_seconds
+from ._http import Item, called_apart
 from ._http import headers as http_headers
 from ._http import problem as http_problem
 from ._protocol import Error
@@ -57,7 +57,7 @@ def wait_of(ms: int) -> int | None:
 
 
 def _seconds(ms: int | None) -> int | None:
-    return None if ms is None else ceil_seconds(ms)
+    return None if ms is None else -(-ms // 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +115,9 @@ class State:
             raise unreadable(reply) from None
         if set(map(type, values)) != _INTEGERS or type(turn) is not int or turn < 0:
             raise unreadable(reply)
-        allowed, limit, used, remaining, retry, following, reset, window, at = values
+        allowed, limit, used, remaining, retry, more, reset, window, at = values
         return cls(
-            allowed == 1, limit, used, remaining, wait_of(retry), wait_of(following), wait_of(reset), window, at, turn
+            allowed == 1, limit, used, remaining, wait_of(retry), wait_of(more), wait_of(reset), window, at, turn
         )
 
     def later(self, ms: int) -> Self:
@@ -169,7 +169,7 @@ class Decision(State):
         items = self.items(taken)
         fields = {}
         if self.source != "open":
-            fields = http_headers(items, allowed=self.allowed, retry_after_ms=self.retry_after_ms)
+            fields = http_headers(items, None if self.allowed else self.retry_after)
         problem = None if self.allowed else http_problem([item.name for item in items if item.denied])
         return fields, problem, [item.name for item in items]
 

@@ -42,9 +42,9 @@ class Fallback:
     """What decides while the server is unavailable. The adapters of a limiter that chose the same share one."""
 
     def __init__(self, policy: WhenUnavailable, processes: int) -> None:
-        self._processes = processes
+        self._policy, self._processes = policy, processes
         # By process: a fork may leave the one before locked.
-        self._locals = {os.getpid(): Local(processes)} if policy == "local" else {}
+        self._locals: dict[int, Local] = {}
         self._what = {"open": "let through", "local": "limited in memory", "closed": "refused"}[policy]
         self._is_away = False
         self._told_at = -math.inf
@@ -52,10 +52,7 @@ class Fallback:
     @property
     def local(self) -> Local | None:
         """The memory of this process, where it decides."""
-        pid = os.getpid()
-        if self._locals and pid not in self._locals:
-            self._locals.setdefault(pid, Local(self._processes))
-        return self._locals.get(pid)
+        return self._locals.setdefault(os.getpid(), Local(self._processes)) if self._policy == "local" else None
 
     def failed(self, limiter: Any, error: Exception) -> None:
         """The server was unavailable to a request."""

@@ -73,15 +73,14 @@ class ClientAddress:
                 address = read
                 if not self._trusts(address):
                     break
-        return None if address is None else self._counted(address)
-
-    def _trusts(self, address: Address) -> bool:
-        return any(address in network for network in self._trusted)
-
-    def _counted(self, address: Address) -> str:
+        if address is None:
+            return None
         if address.version == 4 or self._ipv6_prefix == 128:
             return str(address)
         return str(ipaddress.ip_network((address, self._ipv6_prefix), strict=False))
+
+    def _trusts(self, address: Address) -> bool:
+        return any(address in network for network in self._trusted)
 
 
 def _read(text: str) -> Address | None:

@@ -39,7 +39,7 @@ class Windows:
         self._seen: OrderedDict[bytes, int] = OrderedDict()
 
     def learn(self, key: str, expiry: int) -> None:
-        if not key.endswith(_endings(expiry)):
+        if self._parsed(key) != expiry:
             kept = short(key)
             self._seen[kept] = expiry
             self._seen.move_to_end(kept)
@@ -56,12 +56,6 @@ class Windows:
         if len(parts) < 3 or size is None or not parts[-2].isdecimal():
             return None
         return size * int(parts[-2])
-
-
-@lru_cache(maxsize=1024)
-def _endings(expiry: int) -> tuple[str, ...]:
-    """How the keys of limits' items end whose window this is."""
-    return tuple(f"/{expiry // size}/{name}" for name, size in _SIZES.items() if expiry % size == 0)
 
 
 @lru_cache(maxsize=1024)

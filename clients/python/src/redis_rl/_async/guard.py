@@ -74,9 +74,7 @@ class AsyncGuard:
         self._refuses = without_identity == "refuse"
         self._opens = when_unavailable == "open"
         chosen = (when_unavailable, processes)
-        if chosen not in limiter._fallbacks:
-            limiter._fallbacks[chosen] = Fallback(when_unavailable, processes)
-        self._fallback: Fallback = limiter._fallbacks[chosen]
+        self._fallback: Fallback = limiter._fallbacks.setdefault(chosen, Fallback(*chosen))
 
     async def ask(self, request: Any, operation: str | None = None) -> AsyncAnswer:
         """What is to be done with a request.

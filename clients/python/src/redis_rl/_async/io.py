@@ -8,7 +8,6 @@ import inspect
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
-from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, TypeVar
 
 from .._client import Address, Client, clients_of
@@ -119,9 +118,13 @@ class Server:
                 async with asyncio.timeout(1.0):
                     await self.aclose()
 
-    def place(self, deadline: Deadline) -> AbstractAsyncContextManager[object]:
+    @contextlib.asynccontextmanager
+    async def place(self, deadline: Deadline) -> AsyncGenerator[None, None]:
         """Held by each call that is under way."""
-        return _Place(self, deadline) if self._gate.locked() else self._gate
+        deadline.queue = self
+        async with self._gate:
+            deadline.queue = None
+            yield
 
     async def execute(self, words: list[Word]) -> Any:
         return await self.client.execute_command(*words)
@@ -169,22 +172,6 @@ class Server:
         return Obedient
 
 
-class _Place:
-    """A place for which a call has to wait."""
-
-    def __init__(self, server: Server, deadline: Deadline) -> None:
-        self._server = server
-        self._deadline = deadline
-
-    async def __aenter__(self) -> None:
-        self._deadline.queue = self._server
-        await self._server._gate.acquire()
-        self._deadline.queue = None
-
-    async def __aexit__(self, *_: object) -> None:
-        self._server._gate.release()
-
-
 class AsyncPending(Generic[Answer]):
     """A call that is made when it is awaited, or when its ``async with`` block is entered."""
 
@@ -204,22 +191,15 @@ class AsyncPending(Generic[Answer]):
         await self._made.__aexit__(*error)
 
 
-def pending(call: Coroutine[Any, Any, Answer]) -> AsyncPending[Answer]:
-    """What is made when it is awaited."""
-    return AsyncPending(call)
-
-
-def here() -> asyncio.AbstractEventLoop:
-    """What connections belong to: the loop."""
-    return asyncio.get_running_loop()
+pending = AsyncPending
+sleep = asyncio.sleep
+here = asyncio.get_running_loop
+"""What connections belong to: the loop."""
 
 
 def is_gone(place: asyncio.AbstractEventLoop) -> bool:
     """Whether what belongs there can no longer be used."""
     return place.is_closed()
-
-
-sleep = asyncio.sleep
 
 
 async def given(value: Answer | Awaitable[Answer]) -> Answer:

@@ -9,7 +9,6 @@ from limits.limits import TIME_TYPES
 
 from ._calls import short
 from ._identity import shortened
-from ._protocol import Command
 from ._rates import MAX_UNITS
 from ._rules import Fixed, Sliding, fixed, sliding
 
@@ -68,11 +67,6 @@ def counter(expiry: int, amount: int | None = None) -> Fixed:
 def moving(limit: int, expiry: int, amount: int | None = None) -> Sliding:
     """The rule of a log."""
     return sliding((limit, expiry), cost=amount)
-
-
-def counting(key: str, rule: Fixed | Sliding) -> Command:
-    """Counts by a rule. The reply is the short one: allowed, used, ttl."""
-    return Command(rule.KIND, (key,), rule.sent[:-1])
 
 
 def named(key: str) -> str:

@@ -107,7 +107,8 @@ class Errors:
     """The error classes of the client library, redis-py or valkey-py, and what they mean."""
 
     def __init__(self, library: str, *, cluster: bool) -> None:
-        module = importlib.import_module(f"{library}.exceptions")
+        module: Any = importlib.import_module(f"{library}.exceptions")
+        self._module = module
         # Not the same name in the two libraries.
         self.all: type[Exception] = getattr(module, "RedisError", None) or module.ValkeyError
         self.connection: type[Exception] = module.ConnectionError
@@ -115,8 +116,6 @@ class Errors:
         self.response: type[Exception] = module.ResponseError
         self.no_script: type[Exception] = module.NoScriptError
         self.no_permission: type[Exception] = module.NoPermissionError
-        self._try_again: type[Exception] = module.TryAgainError
-        self._cluster_error: type[Exception] = module.ClusterError
         # Classes of connection errors that are mistakes, and those of replies that say "not now".
         self._permanent: tuple[type[Exception], ...] = (module.AuthenticationError, module.AuthorizationError)
         self._unavailable: tuple[type[Exception], ...] = (
@@ -129,11 +128,10 @@ class Errors:
             module.OutOfMemoryError,
             module.SlotNotCoveredError,
         )
-        self._moved: type[Exception] = module.MovedError
-        self._ask: type[Exception] = module.AskError
+        self._redirections: dict[type[Exception], str] = {module.MovedError: "MOVED", module.AskError: "ASK"}
         if cluster:
             # Of calls that could not be followed to the end.
-            self._unavailable += (module.MovedError, module.AskError)
+            self._unavailable += tuple(self._redirections)
         self._codes = _UNAVAILABLE | _REDIRECTIONS if cluster else _UNAVAILABLE
         self.topology: type[Exception] = getattr(module, f"{library.capitalize()}ClusterException")
 
@@ -144,8 +142,8 @@ class Errors:
         their own, after which nothing was counted either.
         """
         return (
-            isinstance(error, self._try_again)
-            or (type(error) is self._cluster_error and "TTL exhausted" in str(error))
+            isinstance(error, self._module.TryAgainError)
+            or (type(error) is self._module.ClusterError and "TTL exhausted" in str(error))
             or (isinstance(error, self.response) and _code(error) == "TRYAGAIN")
         )
 
@@ -154,8 +152,7 @@ class Errors:
         if not isinstance(error, self.response):
             return None
         # The classes of some versions leave the code out, and those of others know no such error.
-        code = {self._moved: "MOVED", self._ask: "ASK"}.get(type(error), "")
-        words = [*([code] if code else []), *str(error).split()]
+        words = f"{self._redirections.get(type(error), '')} {error}".split()
         if len(words) != 3 or words[0] not in _REDIRECTIONS or not words[1].isdecimal():
             return None
         host, _, port = words[2].rpartition(":")

@@ -143,17 +143,13 @@ class Windowed(Rule):
         return [] if self.cost is None else ["COST", self.cost]
 
     def policies(self) -> list[Policy]:
-        several = len(self.windows) > 1
-
-        def name(window: Window) -> str:
-            if self.name is None:
-                return window.name
-            return f"{self.name}-{window.name}" if several else self.name
-
-        return [
-            Policy(name(each), each.limit, each.ms or None, self.unit, getattr(each, "end_ms", None))
-            for each in self.windows
-        ]
+        policies = []
+        for window in self.windows:
+            name = self.name or window.name
+            if self.name and len(self.windows) > 1:
+                name += f"-{window.name}"
+            policies.append(Policy(name, window.limit, window.ms or None, self.unit, getattr(window, "end_ms", None)))
+        return policies
 
     def described(self) -> str:
         kind = "anchored" if getattr(self, "anchored", False) else self.KIND.lower()

@@ -8,10 +8,11 @@ from typing import Any, Literal
 from limits.aio.storage import MovingWindowSupport, SlidingWindowCounterSupport, Storage
 
 from .._client import clients_of, make_client
-from .._limits import PREFIX, Windows, counter, counting, moving, named, schemes
-from .._protocol import Error
+from .._limits import PREFIX, Windows, counter, moving, named, schemes
+from .._protocol import Command, Error
 from .._rates import MAX_UNITS
 from .._result import State
+from .._rules import Fixed, Sliding
 from .io import IS_ASYNC
 from .limiter import AsyncLimiter
 
@@ -71,11 +72,7 @@ class AsyncRlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
         self._windows.learn(key, expiry)
         if amount < 1:
             return await self.get(key)
-        rule = counter(expiry, amount if amount > 1 else None)
-        if not self._asks_short:
-            return (await self.limiter.hit(named(key), rule)).used
-        _, counted, _ = await self.limiter.ask(counting(self._prefix + named(key), rule), named(key))
-        return int(counted)
+        return (await self._count(named(key), counter(expiry, amount if amount > 1 else None)))[1]
 
     async def get(self, key: str) -> int:
         state = await self._state(key)
@@ -88,11 +85,7 @@ class AsyncRlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
     async def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
         if amount < 1:
             return (await self.limiter.peek(named(key), moving(limit, expiry), cost=0)).used <= limit
-        rule = moving(limit, expiry, amount)
-        if not self._asks_short:
-            return bool(await self.limiter.hit(named(key), rule))
-        allowed, _, _ = await self.limiter.ask(counting(self._prefix + named(key), rule), named(key))
-        return bool(allowed)
+        return (await self._count(named(key), moving(limit, expiry, amount)))[0]
 
     async def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
         state = await self.limiter.peek(named(key), moving(limit, expiry), cost=0)
@@ -137,6 +130,15 @@ class AsyncRlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
         if self._owned:
             for client in clients_of(self.storage):
                 await client.aclose()
+
+    async def _count(self, key: str, rule: Fixed | Sliding) -> tuple[bool, int]:
+        """Counts by a rule. Returns whether it fitted, and the units in use."""
+        if not self._asks_short:
+            result = await self.limiter.hit(key, rule)
+            return result.allowed, result.used
+        command = Command(rule.KIND, (self._prefix + key,), rule.sent[:-1])
+        allowed, used, _ = await self.limiter.ask(command, key)
+        return allowed == 1, int(used)
 
     async def _state(self, key: str) -> State | None:
         window = self._windows.of(key)

@@ -62,7 +62,8 @@ class Keeper:
             now = time.monotonic()
             if now < min(renew_at, self.ends):
                 continue
-            ends = await self._renewed(self.ends - now)
+            renew = self._renew()
+            ends = None if renew is None or now >= self.ends else await renew(self.ends - now)
             if ends is None:
                 self.lost.set()
                 return
@@ -70,10 +71,6 @@ class Keeper:
             if ends == math.inf:
                 return
             renew_at = now + self._every
-
-    async def _renewed(self, left: float) -> float | None:
-        renew = self._renew()
-        return None if renew is None or left <= 0 else await renew(left)
 
     async def stop(self) -> None:
         """Ends renewing. A renewal that is under way is waited for, as it would take the lease again."""

@@ -5,6 +5,7 @@ Times are rounded up to seconds, so that a client that waits as long as it is to
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -48,19 +49,15 @@ def problem(violated: list[str]) -> dict[str, Any]:
     return {"type": PROBLEM_TYPE, "title": PROBLEM_TITLE, "status": 429, "violated-policies": violated}
 
 
-def _string(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
-
-
 def headers(items: Sequence[Item], wait: int | None) -> dict[str, str]:
     """RateLimit-Policy, RateLimit and, for a denied request that will fit one day, Retry-After."""
     policies, limits = [], []
     for item in items:
-        name, unit, window_ms = _string(item.name), item.policy.unit, item.policy.window_ms
+        # A string of a structured field is one of JSON, as names are printable ASCII.
+        name, unit, window_ms = json.dumps(item.name), item.policy.unit, item.policy.window_ms
         policy = f"{name};q={min(item.policy.limit, MAX_INTEGER)}"
         if unit is not None and unit != "requests":
-            policy += f";qu={_string(unit)}"
+            policy += f";qu={json.dumps(unit)}"
         # There are no fractions of a second in w, and it is optional.
         if window_ms is not None and window_ms % 1000 == 0:
             policy += f";w={window_ms // 1000}"

@@ -561,7 +561,8 @@ class AsyncKept:
         late, also while the server does not answer.
         """
         keeper = self._keeper
-        return time.monotonic() >= self._ends if keeper is None else keeper.lost.is_set() or keeper.is_over
+        ends = self._ends if keeper is None else keeper.ends
+        return time.monotonic() >= ends or (keeper is not None and keeper.lost.is_set())
 
     @property
     def lost_event(self) -> Any:

@@ -52,10 +52,6 @@ class Keeper:
         self._done = concurrency.Event()
         self._work = begun(self._keep)
 
-    @property
-    def is_over(self) -> bool:
-        return time.monotonic() >= self.ends
-
     async def _keep(self) -> None:
         renew_at = time.monotonic() + self._every
         while not await within(max(min(renew_at, self.ends) - time.monotonic(), 0), self._done.wait):

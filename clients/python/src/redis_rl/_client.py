@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import copy
 import importlib
-import logging
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from ._protocol import Errors
-
-log = logging.getLogger("redis_rl")
+from ._protocol import Errors, log
 
 # Options that belong to the pool that they are in, that send commands again, or that the call's deadline stands for.
 _NOT_COPIED = {"retry", "retry_on_error", "retry_on_timeout", "connection_pool", "cache", "cache_config"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import time
@@ -12,6 +11,7 @@ from typing import Any, Literal, TypedDict
 from ._calls import Pairs, checked
 from ._identity import ClientAddress
 from ._local import Local
+from ._protocol import log
 from ._result import AllResult, Result, State, decided_here
 from ._rules import Lease, Rule
 
@@ -23,8 +23,6 @@ Identity = str | bytes | None
 
 NO_IDENTITY = "The request has no address to count by"
 UNAVAILABLE = "The rate limiter is not available"
-
-log = logging.getLogger("redis_rl")
 
 
 class Options(TypedDict, total=False):

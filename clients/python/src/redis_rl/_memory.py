@@ -7,17 +7,15 @@ are made at once one may be lost where threads run without the interpreter's loc
 from __future__ import annotations
 
 import inspect
-import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ._calls import Key, Pairs, short
+from ._protocol import log
 from ._result import AllResult, Result, Source
 from ._rules import Lease, Rule, Windowed
-
-log = logging.getLogger("redis_rl")
 
 LONGEST = 1.0
 """Seconds for which a denial is remembered at most."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import logging
 import re
 import time
 from collections.abc import Collection, Sequence
@@ -13,6 +14,8 @@ from importlib import resources
 from typing import Any, Literal
 
 from ._rules import Word
+
+log = logging.getLogger("redis_rl")
 
 Mode = Literal["module", "functions", "script"]
 MODES: tuple[Mode, ...] = ("module", "functions", "script")

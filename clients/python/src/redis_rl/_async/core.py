@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import time
 import weakref
@@ -10,12 +9,10 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from .._client import Client
-from .._protocol import MODES, Breaker, Command, Mode, Place, Stale, library_version, source
+from .._protocol import MODES, Breaker, Command, Mode, Place, Stale, library_version, log, source
 from .._rules import Word
 from .io import Deadline, Server, background, ended, here, is_gone, sleep
 from .servers import MOST_REDIRECTIONS, Servers
-
-log = logging.getLogger("redis_rl")
 
 PROBE_EVERY = 60.0
 """Seconds after which the mode of a server is probed again, in the background."""

@@ -5,22 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from typing import Any, Generic, TypeVar
 
 from .._client import Address, Client, clients_of
 from .._guard import Identity
-from .._protocol import Errors, unsent
+from .._protocol import Errors, log, unsent
 from .._rules import Rule, Word
 
 Answer = TypeVar("Answer")
 
 AsyncKeyOf = Callable[[Any], Identity | Awaitable[Identity]]
 AsyncRuleOf = Rule | Callable[[Any], Rule | Awaitable[Rule | None] | None]
-
-log = logging.getLogger("redis_rl")
 
 concurrency = asyncio
 IS_ASYNC = True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import random
 import secrets
@@ -36,15 +35,13 @@ from .._calls import (
 )
 from .._client import clients_of, make_client
 from .._memory import Counter, Denials, Event, Statistics
-from .._protocol import PAUSE, Command, Mode, Unavailable
+from .._protocol import PAUSE, Command, Mode, Unavailable, log
 from .._rates import Rate, Seconds, milliseconds, whole
 from .._result import AllResult, Decision, Denied, Refunded, Result
 from .._rules import Fixed, Lease, Rule, Sliding, Throttle, Windowed
 from .core import core_of
 from .io import IS_ASYNC, AsyncPending, background, carried_out, finished, here, pending, sleep
 from .waiting import Keeper, Line
-
-log = logging.getLogger("redis_rl")
 
 # Between two attempts at a lease that others hold: it may be released long before it ends.
 FIRST_POLL = 0.02

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import queue
 import threading
@@ -14,15 +13,13 @@ from typing import Annotated, Any, TypeVar
 
 from .._client import Address, Client, clients_of
 from .._guard import Identity
-from .._protocol import Errors, unsent
+from .._protocol import Errors, log, unsent
 from .._rules import Rule, Word
 
 Answer = TypeVar("Answer")
 
 KeyOf = Callable[[Any], Identity]
 RuleOf = Rule | Callable[[Any], Rule | None]
-
-log = logging.getLogger("redis_rl")
 
 # What is made of these is looked up when it is made, as gevent may replace it after the import.
 concurrency = threading

@@ -150,12 +150,16 @@ fn login(auth: &str) -> (Option<&str>, Option<&str>) {
 fn address(settings: &Redis, text: &str) -> Result<ConnectionInfo, Failure> {
     let text = text.trim();
     let wrong = |error: redis::RedisError| Failure::unavailable(format!("REDIS_URL: {error}"));
+    // What is read as a path or a host is told in the log, so a password must not be in it: with an @, a path begins at
+    // the root.
+    let is_path = settings.socket_type == "unix"
+        && settings.kind == RedisType::Single
+        && (text.starts_with('/') || !text.contains('@'));
     let given = if text.contains("://") {
         text.into_connection_info()
-    } else if settings.socket_type == "unix" && settings.kind == RedisType::Single {
+    } else if is_path {
         ConnectionAddr::Unix(text.into()).into_connection_info()
     } else if text.contains('@') {
-        // A password that was read as a part of the host would be told in the log.
         format!("redis://{text}").into_connection_info()
     } else {
         let (host, port) = text
@@ -231,6 +235,11 @@ mod tests {
             "cache:6380 TLS Some(\"me\") Some(\"secret\") 3"
         );
         assert_eq!(leads(&[("REDIS_URL", "rediss://:own@cache:6380"), auth]), "cache:6380 TLS None Some(\"own\") 0");
-        assert_eq!(leads(&[("REDIS_URL", "me:own@cache:6380"), tcp]), "cache:6380 Some(\"me\") Some(\"own\") 0");
+        // Whatever REDIS_SOCKET_TYPE says: a path would be told in the log with the password.
+        for more in [&[][..], &[tcp]] {
+            let variables = [&[("REDIS_URL", "me:own@cache:6380")], more].concat();
+            assert_eq!(leads(&variables), "cache:6380 Some(\"me\") Some(\"own\") 0");
+        }
+        assert_eq!(leads(&[("REDIS_URL", "/run/redis@1.sock")]), "/run/redis@1.sock None None 0");
     }
 }

@@ -26,8 +26,8 @@ const DEEPEST: usize = 200;
 /// An alias repeats what it stands for, and aliases of aliases multiply. No configuration comes near this.
 const MOST_NODES: usize = 1_000_000;
 
-/// How the parser refuses a tab behind a colon.
-const TAB: &str = "':' must be followed by a valid YAML whitespace";
+/// How the parser refuses a tab between a key's colon and its value.
+const TAB: &str = "not YAML: ':' must be followed by a valid YAML whitespace";
 
 #[derive(Debug)]
 pub struct Node {
@@ -111,13 +111,11 @@ pub fn parse(text: &str) -> Result<Option<Rc<Node>>, Refusal> {
             return Err(Refusal::new(number + 1, format!("the control character U+{:04X}", u32::from(c))));
         }
     }
-    match first_document(text, |_| ()) {
-        Err(Fault::Tab) => {}
-        Err(Fault::Refused(refusal)) => return Err(refusal),
-        Ok(document) => return Ok(document),
+    let document = first_document(text, |_| ());
+    if !document.as_ref().is_err_and(|refusal| refusal.reason == TAB) {
+        return document;
     }
-    // A tab between a key's colon and its value, which YAML 1.1 allows and the parser refuses. All that may be such tabs
-    // become spaces, but for those that then turn out to be within a scalar.
+    // YAML 1.1 allows such a tab. All that may be one become spaces, but for those that then turn out to be within a scalar.
     let mut chars: Vec<char> = text.chars().collect();
     let (mut tabs, mut behind_colon) = (Vec::new(), false);
     for (at, c) in chars.iter_mut().enumerate() {
@@ -137,26 +135,11 @@ pub fn parse(text: &str) -> Result<Option<Rc<Node>>, Refusal> {
     for at in within {
         chars[at] = '\t';
     }
-    first_document(&chars.iter().collect::<String>(), |_| ()).map_err(|fault| match fault {
-        Fault::Refused(refusal) => refusal,
-        Fault::Tab => Refusal::new(1, "a tab behind a colon; use spaces"),
-    })
-}
-
-enum Fault {
-    Refused(Refusal),
-    /// A tab between a key's colon and its value.
-    Tab,
-}
-
-impl From<Refusal> for Fault {
-    fn from(refusal: Refusal) -> Self {
-        Self::Refused(refusal)
-    }
+    first_document(&chars.iter().collect::<String>(), |_| ())
 }
 
 /// `scalar` is told where each scalar stands.
-fn first_document(text: &str, scalar: impl FnMut(Span)) -> Result<Option<Rc<Node>>, Fault> {
+fn first_document(text: &str, scalar: impl FnMut(Span)) -> Result<Option<Rc<Node>>, Refusal> {
     let mut reader = Reader { parser: Parser::new_from_str(text), anchors: HashMap::new(), nodes: 0, line: 1, scalar };
     loop {
         match reader.next()? {
@@ -176,7 +159,7 @@ struct Reader<'input, S> {
 }
 
 impl<'input, S: FnMut(Span)> Reader<'input, S> {
-    fn next(&mut self) -> Result<Event<'input>, Fault> {
+    fn next(&mut self) -> Result<Event<'input>, Refusal> {
         match self.parser.next_event() {
             Some(Ok((event, span))) => {
                 self.line = span.start.line();
@@ -185,18 +168,17 @@ impl<'input, S: FnMut(Span)> Reader<'input, S> {
                 }
                 Ok(event)
             }
-            Some(Err(error)) if error.info() == TAB => Err(Fault::Tab),
-            Some(Err(error)) => Err(Refusal::new(error.marker().line(), format!("not YAML: {}", error.info())).into()),
+            Some(Err(error)) => Err(Refusal::new(error.marker().line(), format!("not YAML: {}", error.info()))),
             None => Ok(Event::StreamEnd),
         }
     }
 
-    fn node(&mut self, event: Event<'input>, depth: usize) -> Result<Rc<Node>, Fault> {
+    fn node(&mut self, event: Event<'input>, depth: usize) -> Result<Rc<Node>, Refusal> {
         let line = self.line;
         let before = self.nodes;
         self.count(1)?;
         if depth > DEEPEST {
-            return Err(Refusal::new(line, format!("nested deeper than {DEEPEST} levels")).into());
+            return Err(Refusal::new(line, format!("nested deeper than {DEEPEST} levels")));
         }
         let (anchor, kind) = match event {
             Event::Alias(id) => {
@@ -234,7 +216,7 @@ impl<'input, S: FnMut(Span)> Reader<'input, S> {
                 }
                 (anchor, Kind::Map(pairs))
             }
-            other => return Err(Refusal::new(line, format!("unexpected {other:?}")).into()),
+            other => return Err(Refusal::new(line, format!("unexpected {other:?}"))),
         };
         let node = Rc::new(Node { line, kind });
         if anchor != 0 {

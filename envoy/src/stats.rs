@@ -98,8 +98,8 @@ impl LimitStats {
 
 #[derive(Debug, Default)]
 pub struct Stats {
-    limits: Named<LimitStats>,
-    unknown_domains: Named<Counter>,
+    pub limits: Named<LimitStats>,
+    pub unknown_domains: Named<Counter>,
     pub service: ServiceStats,
     /// Whether the last configuration was refused.
     pub config_refused: AtomicBool,
@@ -155,20 +155,12 @@ impl Stats {
         self.limits.keep(|name, of| names.contains(of.unwrap_or(name)));
         self.unknown_domains.keep(|name, _| !names.contains(name));
     }
-
-    pub fn limits(&self) -> Vec<Published<LimitStats>> {
-        self.limits.all()
-    }
-
-    pub fn unknown_domains(&self) -> Vec<Published<Counter>> {
-        self.unknown_domains.all()
-    }
 }
 
-pub type Published<T> = (Arc<str>, Arc<T>);
+type Published<T> = (Arc<str>, Arc<T>);
 
 #[derive(Debug, Default)]
-struct Named<T>(RwLock<Names<T>>);
+pub struct Named<T>(RwLock<Names<T>>);
 
 /// Those of clients have beside them what of the configuration they belong to.
 type Entry<T> = (Published<T>, Option<Box<str>>);
@@ -215,7 +207,7 @@ impl<T: Default> Named<T> {
         *of_clients = named.values().filter(|(_, of)| of.is_some()).count();
     }
 
-    fn all(&self) -> Vec<Published<T>> {
+    pub fn all(&self) -> Vec<(Arc<str>, Arc<T>)> {
         let read = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let mut all: Vec<_> = read.named.values().map(|(published, _)| published.clone()).collect();
         drop(read);
@@ -257,22 +249,22 @@ mod tests {
         stats.unknown_domain("d");
         stats.unknown_domain("e");
         stats.keep(&["d", "d.a"].map(str::to_owned).into());
-        let left = stats.limits().into_iter().map(|(name, stats)| (name.to_string(), stats.total_hits.get()));
+        let left = stats.limits.all().into_iter().map(|(name, stats)| (name.to_string(), stats.total_hits.get()));
         let named = [("d.a", 1), ("d.a_1", 1), ("d.c", 0), (OTHER, 1)].map(|(name, hits)| (name.to_owned(), hits));
         assert!(left.eq(named));
-        assert_eq!(stats.unknown_domains().len(), 1);
+        assert_eq!(stats.unknown_domains.all().len(), 1);
         // What becomes a limit of the configuration is no longer of a client.
         assert_eq!(stats.limit("d.a_1").total_hits.get(), 1);
         stats.keep(&["d", "d.a", "d.a_1"].map(str::to_owned).into());
-        assert_eq!(stats.limits().len(), 4);
+        assert_eq!(stats.limits.all().len(), 4);
         stats.keep(&HashSet::from(["d.a".to_owned()]));
         // There is room again.
         for number in 0..MOST_NAMES {
             stats.limit_of_client(&number.to_string(), "d");
         }
-        assert_eq!(stats.limits().len(), MOST_NAMES + 1);
+        assert_eq!(stats.limits.all().len(), MOST_NAMES + 1);
         stats.keep(&HashSet::new());
-        assert_eq!(stats.limits().len(), 1);
+        assert_eq!(stats.limits.all().len(), 1);
     }
 
     #[test]

@@ -35,8 +35,8 @@ impl Samples {
     pub fn rows(&self) -> impl Iterator<Item = Sample> + Send + use<> {
         let stats = &self.service.stats;
         // In the order of their parts: no other name comes between those that Prometheus adds up.
-        let limits = stats.limits();
-        let domains = stats.unknown_domains();
+        let limits = stats.limits.all();
+        let domains = stats.unknown_domains.all();
         let statistics = 0..LimitStats::default().each().count();
         let limits = statistics.flat_map(move |index| {
             let limits = limits.clone();

@@ -229,9 +229,9 @@ impl Loader {
             Ok(config) => {
                 self.warn(&config);
                 if self.settings.healthy_with_config {
-                    self.health.set(Part::Config, config.domains() > 0).await;
+                    self.health.set(Part::Config, !config.domains.is_empty()).await;
                 }
-                let (limits, domains) = (config.limits(), config.domains());
+                let (limits, domains) = (config.limits(), config.domains.len());
                 self.service.set_config(config);
                 stats.service.config_load_success.inc();
                 let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

@@ -27,7 +27,7 @@ const SHOWN: usize = 1000;
 /// A configuration that can be. Cheap to ask; never changed.
 #[derive(Debug, Default)]
 pub struct Config {
-    pub(super) domains: HashMap<String, Domain>,
+    pub domains: HashMap<String, Domain>,
 }
 
 #[derive(Debug, Default)]
@@ -104,10 +104,6 @@ impl Config {
         self.all().filter_map(|limit| limit.block.as_ref()).map(|block| block.within).max().unwrap_or_default()
     }
 
-    pub fn domains(&self) -> usize {
-        self.domains.len()
-    }
-
     /// How a request of HTTP becomes descriptors of the domain, if that is said.
     pub fn http(&self, domain: &str) -> Option<&Sources> {
         self.domains.get(domain).map(|domain| &domain.http).filter(|http| !http.sources.is_empty())
@@ -115,10 +111,6 @@ impl Config {
 
     pub fn counts_addresses(&self) -> bool {
         self.domains.values().any(|domain| domain.http.sources.values().any(|source| *source == Source::Address))
-    }
-
-    pub fn domain(&self, name: &str) -> Option<&Domain> {
-        self.domains.get(name)
     }
 
     /// All limits, a line each, and some of those of Redis.
@@ -307,29 +299,25 @@ impl Level {
             _ => None,
         };
         let any_shared = (0..path.len()).any(|index| shared(index).is_some());
-        // What statistics are named after, piece by piece, with values where they are asked for.
-        let name = |piece: &mut dyn FnMut(&str)| {
-            piece(domain);
-            for (index, ((found, how), entry)) in path.iter().zip(entries).enumerate() {
-                let value: &str = match (shared(index), how) {
-                    (Some(pattern), _) => pattern,
-                    (None, _) if limit.detailed_metric => &entry.value,
-                    (None, How::Pattern(pattern)) if !found.value_to_metric => under_key(pattern, &entry.key),
-                    (None, How::Key) if !found.value_to_metric => "",
-                    (None, How::Value | How::Pattern(_) | How::Key) => &entry.value,
-                };
-                piece(".");
-                piece(&entry.key);
-                // Without values of its own a detailed name ends its keys like this.
-                if !value.is_empty() || limit.detailed_metric && !any_shared {
-                    piece("_");
-                    piece(value);
-                }
+        // What statistics are named after, with values where they are asked for.
+        let mut name = joined;
+        name.clear();
+        name.push_str(domain);
+        for (index, ((found, how), entry)) in path.iter().zip(entries).enumerate() {
+            let value: &str = match (shared(index), how) {
+                (Some(pattern), _) => pattern,
+                (None, _) if limit.detailed_metric => &entry.value,
+                (None, How::Pattern(pattern)) if !found.value_to_metric => under_key(pattern, &entry.key),
+                (None, How::Key) if !found.value_to_metric => "",
+                (None, How::Value | How::Pattern(_) | How::Key) => &entry.value,
+            };
+            name.extend([".", &entry.key]);
+            // Without values of its own a detailed name ends its keys like this.
+            if !value.is_empty() || limit.detailed_metric && !any_shared {
+                name.extend(["_", value]);
             }
-        };
-        let mut rest = Some(limit.full_key.as_str());
-        name(&mut |piece| rest = rest.and_then(|rest| rest.strip_prefix(piece)));
-        let same = rest == Some("");
+        }
+        let same = name == limit.full_key;
         let keeps_metadata = if limit.detailed_metric {
             // Envoy's service loses metadata here, and so does a client that knows it see none.
             !level.exact.is_empty()
@@ -337,13 +325,7 @@ impl Level {
             same
         };
         Some(Found {
-            stats: if same {
-                Arc::clone(&limit.stats)
-            } else {
-                let mut named = String::new();
-                name(&mut |piece| named.push_str(piece));
-                stats.limit_of_client(&named, &limit.full_key)
-            },
+            stats: if same { Arc::clone(&limit.stats) } else { stats.limit_of_client(&name, &limit.full_key) },
             limit: Arc::clone(limit),
             metadata: entry.metadata.clone().filter(|_| keeps_metadata),
             shared: if any_shared {
@@ -416,7 +398,7 @@ mod tests {
 ";
 
     fn found(config: &Config, descriptor: &RateLimitDescriptor) -> Result<Option<Found>, UnknownUnit> {
-        config.domain("d").unwrap().find("d", descriptor, &Stats::default(), &settings(&[]).options)
+        config.domains["d"].find("d", descriptor, &Stats::default(), &settings(&[]).options)
     }
 
     #[test]

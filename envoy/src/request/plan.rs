@@ -83,7 +83,7 @@ impl Plan {
         stats: &Stats,
         reservations: &Reservations,
     ) -> Result<Self, Status> {
-        let descriptors = match config.domain(&request.domain) {
+        let descriptors = match config.domains.get(&request.domain) {
             Some(domain) => limits(request, domain, settings, stats).await?,
             None => {
                 stats.unknown_domain(&request.domain).add(request.descriptors.len() as u64);

@@ -53,11 +53,8 @@ where
         event.record(&mut message);
         let Message { text, fields } = message;
         let level = match *event.metadata().level() {
-            Level::ERROR => "error",
-            Level::WARN => "warning",
-            Level::INFO => "info",
-            Level::DEBUG => "debug",
-            Level::TRACE => "trace",
+            Level::WARN => "warning".to_owned(),
+            level => level.as_str().to_ascii_lowercase(),
         };
         let quoted = |text: &str| serde_json::Value::from(text).to_string();
         if self.json {

@@ -204,10 +204,6 @@ impl Env {
         self.read(name, default, read, "true or false")
     }
 
-    fn port(&self, name: &str, default: u16) -> Result<u16, String> {
-        self.parsed(name, default, "a port")
-    }
-
     fn duration(&self, name: &str, default: Duration) -> Result<Duration, String> {
         self.read(name, default, |value| duration(value).ok(), "a time such as 10s or 250ms")
     }
@@ -253,7 +249,7 @@ impl Settings {
         let address = |host: &str, port: &str, default: u16| -> Result<String, String> {
             let host = env.text(host, "0.0.0.0");
             let host = if host.contains(':') { format!("[{host}]") } else { host };
-            Ok(format!("{host}:{}", env.port(port, default)?))
+            Ok(format!("{host}:{}", env.parsed(port, default, "a port")?))
         };
         let tls = |cert: &str, key: &str, ca: &str, san: &str| Tls {
             cert: env.text(cert, ""),
@@ -389,7 +385,8 @@ fn sink(env: &Env) -> Result<Sink, String> {
             "only one of USE_STATSD (true unless set), USE_DOG_STATSD and USE_PROMETHEUS can be true".to_owned()
         );
     }
-    let address = format!("{}:{}", env.text("STATSD_HOST", "localhost"), env.port("STATSD_PORT", 8125)?);
+    let port: u16 = env.parsed("STATSD_PORT", 8125, "a port")?;
+    let address = format!("{}:{port}", env.text("STATSD_HOST", "localhost"));
     Ok(if statsd {
         Sink::Statsd(address)
     } else if dog {

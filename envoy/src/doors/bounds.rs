@@ -212,15 +212,9 @@ impl Body for RequestBody {
 
 /// The answer of a request of gRPC, with its ticket.
 pub struct AnswerBody<B> {
-    body: B,
-    door: Door,
-    ticket: Option<Ticket>,
-}
-
-impl<B> AnswerBody<B> {
-    pub fn new(body: B, door: Door, ticket: Option<Ticket>) -> Self {
-        Self { body, door, ticket }
-    }
+    pub body: B,
+    pub door: Door,
+    pub ticket: Option<Ticket>,
 }
 
 impl<B: Body<Data = Bytes> + Unpin> Body for AnswerBody<B>

@@ -322,7 +322,7 @@ async fn grpc_connection<S>(
                 Err(status) => (None, status.into_http()),
             };
             let ticket = if watches { ticket } else { ticket.map(|ticket| unread.add(ticket)) };
-            Ok::<_, Infallible>(answer.map(|body| AnswerBody::new(body, door, ticket)))
+            Ok::<_, Infallible>(answer.map(|body| AnswerBody { body, door, ticket }))
         }
     });
     let mut builder = http2::Builder::new(TokioExecutor::new());

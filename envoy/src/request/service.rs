@@ -132,10 +132,22 @@ impl Service {
         plan: &Plan,
         decided: &Result<Decided, Failure>,
     ) -> Result<RateLimitResponse, Status> {
-        match decided {
-            Ok(decided) => Ok(response::decided(request, plan, decided, &self.settings, &self.stats)),
-            Err(failure) => self.failed(plan, failure),
+        let failure = match decided {
+            Ok(decided) => return Ok(response::decided(request, plan, decided, &self.settings, &self.stats)),
+            Err(failure) => failure,
+        };
+        self.stats.redis_error.inc();
+        let reason = failure.reason();
+        match (failure, self.settings.on_error) {
+            (Failure::Permanent(_), _) => {
+                self.refusals.log(reason);
+                return Err(Status::unknown(format!("redis: {reason}")));
+            }
+            (_, OnError::Error) => return Err(Status::unknown(format!("redis: {reason}"))),
+            (_, OnError::Allow) => self.stats.own.failed_open.inc(),
+            (_, OnError::Deny) => self.stats.own.failed_closed.inc(),
         }
+        Ok(response::undecided(plan, &self.settings))
     }
 
     async fn plan(&self, request: &RateLimitRequest) -> Result<Plan, Status> {
@@ -154,22 +166,6 @@ impl Service {
         let config = self.config.load();
         let config = config.as_ref().ok_or_else(|| Status::unknown("no rate limit configuration loaded"))?;
         Plan::new(request, config, &self.settings, &self.stats, &self.asker.reservations).await
-    }
-
-    /// The answer where Redis could not be asked.
-    fn failed(&self, plan: &Plan, failure: &Failure) -> Result<RateLimitResponse, Status> {
-        self.stats.redis_error.inc();
-        let reason = failure.reason();
-        match (failure, self.settings.on_error) {
-            (Failure::Permanent(reason), _) => {
-                self.refusals.log(reason);
-                return Err(Status::unknown(format!("redis: {reason}")));
-            }
-            (_, OnError::Error) => return Err(Status::unknown(format!("redis: {reason}"))),
-            (_, OnError::Allow) => self.stats.own.failed_open.inc(),
-            (_, OnError::Deny) => self.stats.own.failed_closed.inc(),
-        }
-        Ok(response::undecided(plan, &self.settings))
     }
 }
 

@@ -10,7 +10,7 @@ use redis_rl_client::Rule;
 
 use super::definition::{self, Definition, Descriptor, Held, Rate};
 use super::overrides::Overrides;
-use super::tree::{Config, Entry, Level, Overriding, Pattern};
+use super::tree::{Config, Entry, Level, Overriding};
 use crate::limit::{Algorithm, Kind, Limit, Options, Reserve, of_calendar, rule, unit_of, window};
 use crate::settings::duration;
 use crate::stats::Stats;
@@ -93,7 +93,7 @@ impl<'a> Loader<'a> {
             self.keys.push(&descriptor.key);
             let limit = descriptor.limit.as_ref().map(|limit| self.limit(descriptor, limit, &full_key)).transpose()?;
             if key.contains('*') {
-                level.patterns.push(Pattern::new(&key));
+                level.patterns.push(key.clone());
             }
             let mut entry = Entry {
                 limit: limit.map(Arc::new),

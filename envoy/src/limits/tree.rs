@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::RateLimit as Shown;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 use envoy_types::pb::google::protobuf::Struct;
@@ -51,14 +52,7 @@ pub(super) struct Level {
     /// By `key_value`, or by the key alone.
     pub(super) exact: HashMap<String, Entry>,
     /// Those with a `*`, in the order of the file.
-    pub(super) patterns: Vec<Pattern>,
-}
-
-#[derive(Debug)]
-pub(super) struct Pattern {
-    key: String,
-    /// What stands between the stars.
-    parts: Vec<String>,
+    pub(super) patterns: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -158,10 +152,7 @@ impl Domain {
         options: &Options,
     ) -> Result<Option<Found>, UnknownUnit> {
         let found = match &descriptor.limit {
-            Some(limit) => {
-                let unit = Unit::try_from(limit.unit).map_err(|_| UnknownUnit)?;
-                Some(overriding(name, descriptor, limit.requests_per_unit, unit, stats, options)?)
-            }
+            Some(limit) => Some(overriding(name, descriptor, limit, stats, options)?),
             None => self.level.find(name, descriptor, stats).map(|found| match self.overrides(descriptor) {
                 Some(rates) => found.with(&rates),
                 None => found,
@@ -237,12 +228,12 @@ fn shown_rate(rate: overrides::Rate) -> Shown {
 fn overriding(
     domain: &str,
     descriptor: &RateLimitDescriptor,
-    requests_per_unit: u32,
-    unit: Unit,
+    brought: &RateLimitOverride,
     stats: &Stats,
     options: &Options,
 ) -> Result<Found, UnknownUnit> {
-    let seconds = seconds_of(unit).ok_or(UnknownUnit)?;
+    let &RateLimitOverride { requests_per_unit, unit } = brought;
+    let seconds = Unit::try_from(unit).ok().and_then(seconds_of).ok_or(UnknownUnit)?;
     let entries = descriptor.entries.iter().map(|entry| match entry.value.as_str() {
         "" => entry.key.clone(),
         value => format!("{}_{value}", entry.key),
@@ -250,7 +241,7 @@ fn overriding(
     let full_key = format!("{domain}.{}", entries.collect::<Vec<_>>().join("."));
     let stats = stats.limit_of_client(&full_key, domain);
     let window = window(requests_per_unit, seconds).map_err(|_| UnknownUnit)?;
-    let rates = vec![Shown { name: String::new(), requests_per_unit, unit: unit.into() }];
+    let rates = vec![Shown { name: String::new(), requests_per_unit, unit }];
     let rule = rule(options.algorithm, &[window], None).map_err(|_| UnknownUnit)?;
     let limit = Limit {
         full_key,
@@ -273,8 +264,8 @@ impl Level {
         if let Some(entry) = self.exact.get(joined.as_str()) {
             return Some((entry, How::Value));
         }
-        if let Some(pattern) = self.patterns.iter().find(|pattern| pattern.fits(joined)) {
-            return self.exact.get(&pattern.key).map(|entry| (entry, How::Pattern(&pattern.key)));
+        if let Some(pattern) = self.patterns.iter().find(|pattern| fits(pattern, joined)) {
+            return self.exact.get(pattern).map(|entry| (entry, How::Pattern(pattern)));
         }
         self.exact.get(key).map(|entry| (entry, How::Key))
     }
@@ -318,12 +309,8 @@ impl Level {
             }
         }
         let same = name == limit.full_key;
-        let keeps_metadata = if limit.detailed_metric {
-            // Envoy's service loses metadata here, and so does a client that knows it see none.
-            !level.exact.is_empty()
-        } else {
-            same
-        };
+        // Envoy's service loses it in a detailed name, and so does a client that knows it see none.
+        let keeps_metadata = if limit.detailed_metric { !level.exact.is_empty() } else { same };
         Some(Found {
             stats: if same { Arc::clone(&limit.stats) } else { stats.limit_of_client(&name, &limit.full_key) },
             limit: Arc::clone(limit),
@@ -355,33 +342,20 @@ enum How<'a> {
     Key,
 }
 
-impl Pattern {
-    pub(super) fn new(key: &str) -> Self {
-        Self { key: key.to_owned(), parts: key.split('*').map(str::to_owned).collect() }
-    }
-
-    /// Each star stands for any text, the empty one too.
-    fn fits(&self, text: &str) -> bool {
-        let [first, middle @ .., last] = self.parts.as_slice() else {
-            return false;
-        };
-        let Some(mut rest) = text.strip_prefix(first.as_str()).and_then(|rest| rest.strip_suffix(last.as_str())) else {
-            return false;
-        };
-        for part in middle {
-            match rest.find(part.as_str()) {
-                Some(at) => rest = &rest[at + part.len()..],
-                None => return false,
-            }
-        }
-        true
-    }
+/// Each star of the pattern stands for any text, the empty one too.
+fn fits(pattern: &str, text: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let (Some(first), Some(last)) = (parts.next(), parts.next_back()) else { return false };
+    let Some(mut rest) = text.strip_prefix(first).and_then(|rest| rest.strip_suffix(last)) else { return false };
+    parts.all(|part| {
+        let behind = rest.find(part).map(|at| &rest[at + part.len()..]);
+        rest = behind.unwrap_or_default();
+        behind.is_some()
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
-
     use super::*;
     use crate::testing::{config, descriptor, settings};
 

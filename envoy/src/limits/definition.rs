@@ -282,8 +282,7 @@ fn check_keys(node: &Node, within: &str) -> Result<(), Refusal> {
             Kind::List(items) => {
                 for item in items {
                     if !matches!(item.kind, Kind::Map(_)) {
-                        let reason = format!("the list of '{key}' takes maps, not {}", item.describe());
-                        return Err(Refusal::new(item.line, reason));
+                        return Err(item.refuse(&format!("the list of '{key}' takes maps")));
                     }
                     check_keys(item, &key)?;
                 }
@@ -322,7 +321,7 @@ fn string(node: &Node) -> Result<String, Refusal> {
     match &node.kind {
         Kind::Scalar { scalar: Scalar::Null, .. } => Ok(String::new()),
         Kind::Scalar { text, .. } => Ok(text.clone()),
-        _ => Err(Refusal::new(node.line, format!("a string is needed here, not {}", node.describe()))),
+        _ => Err(node.refuse("a string is needed here")),
     }
 }
 
@@ -330,7 +329,7 @@ fn boolean(node: &Node) -> Result<bool, Refusal> {
     match &node.kind {
         Kind::Scalar { scalar: Scalar::Null, .. } => Ok(false),
         Kind::Scalar { scalar: Scalar::Bool(value), .. } => Ok(*value),
-        _ => Err(Refusal::new(node.line, format!("true or false is needed here, not {}", node.describe()))),
+        _ => Err(node.refuse("true or false is needed here")),
     }
 }
 
@@ -340,16 +339,14 @@ fn number(node: &Node) -> Result<u32, Refusal> {
         Kind::Scalar { scalar: Scalar::Int(value), .. } => u32::try_from(*value).ok(),
         _ => None,
     };
-    number.ok_or_else(|| {
-        Refusal::new(node.line, format!("an integer from 0 to {} is needed here, not {}", u32::MAX, node.describe()))
-    })
+    number.ok_or_else(|| node.refuse("an integer from 0 to 4294967295 is needed here"))
 }
 
 fn list<T>(read: impl Fn(&Node) -> Result<T, Refusal>) -> impl Fn(&Node) -> Result<Vec<T>, Refusal> {
     move |node| match &node.kind {
         Kind::List(items) => items.iter().map(|item| read(item)).collect(),
         Kind::Scalar { scalar: Scalar::Null, .. } => Ok(Vec::new()),
-        _ => Err(Refusal::new(node.line, format!("a list is needed here, not {}", node.describe()))),
+        _ => Err(node.refuse("a list is needed here")),
     }
 }
 
@@ -404,7 +401,7 @@ fn structure(node: &Node, null: &str) -> Result<Struct, Refusal> {
             Kind::Scalar { scalar: Scalar::Bool(value), .. } if !null.is_empty() => value.to_string(),
             Kind::Scalar { scalar: Scalar::Int(value), .. } if !null.is_empty() => value.to_string(),
             Kind::Scalar { text, .. } => text.clone(),
-            _ => return Err(Refusal::new(key.line, format!("a key must be a string, not {}", key.describe()))),
+            _ => return Err(key.refuse("a key must be a string")),
         };
         fields.fields.insert(name, json(&value)?);
     }

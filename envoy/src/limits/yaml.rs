@@ -71,6 +71,10 @@ impl Node {
         }
     }
 
+    pub fn refuse(&self, wanted: &str) -> Refusal {
+        Refusal::new(self.line, format!("{wanted}, not {}", self.describe()))
+    }
+
     pub fn is_null(&self) -> bool {
         matches!(self.kind, Kind::Scalar { scalar: Scalar::Null, .. })
     }
@@ -85,7 +89,7 @@ impl Node {
 
     fn collect(&self, pairs: &mut Vec<Pair>) -> Result<(), Refusal> {
         let Kind::Map(own) = &self.kind else {
-            return Err(Refusal::new(self.line, format!("a map is needed here, not {}", self.describe())));
+            return Err(self.refuse("a map is needed here"));
         };
         for (key, value) in own {
             match (&key.kind, &value.kind) {

@@ -2,6 +2,7 @@
 //! of the type `ratelimit.config.ratelimit.v3.RateLimitConfig`, which is the rate limit service's own.
 
 use std::error::Error;
+use std::iter::successors;
 use std::time::Duration;
 
 use envoy_types::pb::envoy::config::core::v3::Node;
@@ -73,25 +74,19 @@ async fn connect(settings: &Xds) -> Result<Channel, String> {
 }
 
 fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        let cause = error.to_string();
-        // Some say what their source says, too.
-        if !text.ends_with(&cause) {
-            text.push_str(": ");
-            text.push_str(&cause);
-        }
-        source = error.source();
-    }
-    text
+    let causes = successors(error.source(), |&error| error.source()).map(ToString::to_string);
+    // Some say what their source says, too.
+    causes.fold(error.to_string(), |text, cause| if text.ends_with(&cause) { text } else { format!("{text}: {cause}") })
 }
 
 async fn subscribe(settings: &Xds, updates: &mpsc::Sender<Update>, mut taken: impl FnMut()) -> Result<(), String> {
     let mut client =
         AggregatedDiscoveryServiceClient::new(connect(settings).await?).max_decoding_message_size(settings.max_message);
     let (requests, stream) = mpsc::channel(4);
-    let mut next = DiscoveryRequest { node: Some(node(settings)), type_url: TYPE_URL.to_owned(), ..Default::default() };
+    let value = |text: &String| Value { kind: Some(value::Kind::StringValue(text.clone())) };
+    let fields = settings.node_metadata.iter().map(|(name, text)| (name.clone(), value(text))).collect();
+    let node = Node { id: settings.node_id.clone(), metadata: Some(Struct { fields }), ..Default::default() };
+    let mut next = DiscoveryRequest { node: Some(node), type_url: TYPE_URL.to_owned(), ..Default::default() };
     let ended = |_| "the stream has ended".to_owned();
     requests.send(next.clone()).await.map_err(ended)?;
 
@@ -133,12 +128,6 @@ async fn take(response: &DiscoveryResponse, updates: &mpsc::Sender<Update>) -> R
     let update = Update { definitions: definitions.collect(), answer: Some(answer) };
     updates.send(update).await.map_err(|_| "the service is going down".to_owned())?;
     answered.await.unwrap_or_else(|_| Err("the service is going down".to_owned()))
-}
-
-fn node(settings: &Xds) -> Node {
-    let value = |text: &String| Value { kind: Some(value::Kind::StringValue(text.clone())) };
-    let fields = settings.node_metadata.iter().map(|(name, text)| (name.clone(), value(text))).collect();
-    Node { id: settings.node_id.clone(), metadata: Some(Struct { fields }), ..Default::default() }
 }
 
 impl From<message::RateLimitConfig> for Definition {

@@ -91,7 +91,7 @@ fn check(paths: &[&str]) -> ExitCode {
     for path in paths {
         let loaded = checked.clone().and_then(|options| {
             let definitions = limits::files::read_all(std::path::Path::new(path))?;
-            Config::load(&definitions, &Overrides::none(), &Stats::default(), &options)
+            Config::load(&definitions, &Overrides::default(), &Stats::default(), &options)
         });
         match loaded {
             Ok(_) => println!("{path}: ok"),

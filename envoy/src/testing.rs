@@ -21,7 +21,7 @@ pub fn settings(variables: &[(&str, &str)]) -> Settings {
 /// The configuration of the domain `d` with these descriptors.
 pub fn config(descriptors: &str, stats: &Stats) -> Config {
     let definition = Definition::parse("file", &format!("domain: d\ndescriptors:\n{descriptors}")).unwrap();
-    Config::load(&[definition], &Overrides::none(), stats, &settings(&[]).options).unwrap()
+    Config::load(&[definition], &Overrides::default(), stats, &settings(&[]).options).unwrap()
 }
 
 /// A descriptor of `key=value` entries.

@@ -124,6 +124,7 @@ fn parse<'a>(field: &'a [u8], value: &[u8]) -> Result<(&'a str, Box<[Rate]>), St
 }
 
 /// The tables of all hashes that a configuration names. One is kept, and followed, as long as a configuration has it.
+#[derive(Default)]
 pub struct Overrides {
     tables: Mutex<HashMap<String, Weak<Table>>>,
     /// The server, and where the following runs. `None`: nothing is followed.
@@ -133,10 +134,6 @@ pub struct Overrides {
 impl Overrides {
     pub fn of(settings: settings::Redis, runtime: Handle) -> Self {
         Self { tables: Mutex::default(), server: Some((settings, runtime)) }
-    }
-
-    pub fn none() -> Self {
-        Self { tables: Mutex::default(), server: None }
     }
 
     pub fn table(&self, key: &str) -> Arc<Table> {

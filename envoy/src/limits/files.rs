@@ -97,15 +97,11 @@ fn walk(
     for entry in entries {
         let entry = entry.map_err(failed(folder))?;
         let file_name = entry.file_name().to_string_lossy().into_owned();
-        let hidden = file_name.starts_with('.');
+        let ignored = ignore_dot_files && file_name.starts_with('.');
         let path = entry.path();
         let name = if name.is_empty() { file_name } else { format!("{name}.{file_name}") };
-        // The folder itself may have such a name.
-        if hidden && ignore_dot_files && !prefix.starts_with(&format!("{name}.")) {
-            continue;
-        }
-        // Only what is, or may have in it, a name with the prefix.
-        if !name.starts_with(prefix) && !prefix.starts_with(&format!("{name}.")) {
+        // Only what is, or may have in it, a name with the prefix. The folder itself may be hidden.
+        if (ignored || !name.starts_with(prefix)) && !prefix.starts_with(&format!("{name}.")) {
             continue;
         }
         // Links to files are followed, links to folders are not: a ConfigMap has its files behind both.

@@ -146,10 +146,6 @@ impl Stats {
         self.limits.get(full_key, Some(of))
     }
 
-    pub fn unknown_domain(&self, domain: &str) -> Arc<Counter> {
-        self.unknown_domains.get(domain, Some(""))
-    }
-
     /// Forgets what a new configuration, of these domains and full keys of limits, no longer has.
     pub fn keep(&self, names: &HashSet<String>) {
         self.limits.keep(|name, of| names.contains(of.unwrap_or(name)));
@@ -157,13 +153,11 @@ impl Stats {
     }
 }
 
-type Published<T> = (Arc<str>, Arc<T>);
-
 #[derive(Debug, Default)]
 pub struct Named<T>(RwLock<Names<T>>);
 
-/// Those of clients have beside them what of the configuration they belong to.
-type Entry<T> = (Published<T>, Option<Box<str>>);
+/// The name as it is published, and what it names. Those of clients have beside them what of the configuration they belong to.
+type Entry<T> = ((Arc<str>, Arc<T>), Option<Box<str>>);
 
 #[derive(Debug, Default)]
 struct Names<T> {
@@ -178,7 +172,8 @@ const LONGEST_NAME: usize = 512;
 const OTHER: &str = "other";
 
 impl<T: Default> Named<T> {
-    fn get(&self, name: &str, of_client: Option<&str>) -> Arc<T> {
+    /// `of_client`: what of the configuration a name belongs to that has text of a client in it.
+    pub fn get(&self, name: &str, of_client: Option<&str>) -> Arc<T> {
         let read = self.0.read().unwrap_or_else(PoisonError::into_inner);
         // A name that the configuration has, too, is its own.
         if let Some(((_, found), _)) = read.named.get(name).filter(|(_, of)| of.is_none() || of_client.is_some()) {
@@ -246,8 +241,8 @@ mod tests {
         stats.limit_of_client("d.b_1", "d.b");
         stats.limit_of_client("d.c", "d");
         stats.limit_of_client(&"x".repeat(LONGEST_NAME + 1), "d.b").total_hits.inc();
-        stats.unknown_domain("d");
-        stats.unknown_domain("e");
+        stats.unknown_domains.get("d", Some(""));
+        stats.unknown_domains.get("e", Some(""));
         stats.keep(&["d", "d.a"].map(str::to_owned).into());
         let left = stats.limits.all().into_iter().map(|(name, stats)| (name.to_string(), stats.total_hits.get()));
         let named = [("d.a", 1), ("d.a_1", 1), ("d.c", 0), (OTHER, 1)].map(|(name, hits)| (name.to_owned(), hits));

@@ -10,7 +10,6 @@ use crate::stats::{Counter, LimitStats};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Value {
-    /// It only grows.
     Counter(u64),
     Gauge(f64),
 }
@@ -42,7 +41,13 @@ impl Samples {
             let limits = limits.clone();
             limits.into_iter().filter_map(move |(name, stats)| of_limit(&name, &stats, index))
         });
-        limits.chain(domains.into_iter().map(|(name, counter)| of_domain(&name, &counter))).chain(self.single())
+        let domains = domains.into_iter().map(|(domain, counter)| {
+            let name = "ratelimit_service_rate_limit_domain_not_found".to_owned();
+            let flat = format!("ratelimit.service.rate_limit.{domain}.domain_not_found");
+            let help = "Requests of domains without a configuration.";
+            Sample::counter(name, flat, help, &[("domain", &domain)], &counter)
+        });
+        limits.chain(domains).chain(self.single())
     }
 
     fn single(&self) -> Vec<Sample> {
@@ -107,10 +112,4 @@ fn of_limit(name: &str, stats: &LimitStats, index: usize) -> Option<Sample> {
     labels.extend(keys.next().map(|key| ("key2", key)));
     let flat = format!("ratelimit.service.rate_limit.{name}.{statistic}");
     Some(Sample::counter(format!("ratelimit_service_rate_limit_{statistic}"), flat, help, &labels, counter))
-}
-
-fn of_domain(domain: &str, counter: &Counter) -> Sample {
-    let name = "ratelimit_service_rate_limit_domain_not_found".to_owned();
-    let flat = format!("ratelimit.service.rate_limit.{domain}.domain_not_found");
-    Sample::counter(name, flat, "Requests of domains without a configuration.", &[("domain", domain)], counter)
 }

@@ -86,7 +86,7 @@ impl Plan {
         let descriptors = match config.domains.get(&request.domain) {
             Some(domain) => limits(request, domain, settings, stats).await?,
             None => {
-                stats.unknown_domain(&request.domain).add(request.descriptors.len() as u64);
+                stats.unknown_domains.get(&request.domain, Some("")).add(request.descriptors.len() as u64);
                 request.descriptors.iter().map(|_| Planned::NoLimit).collect()
             }
         };

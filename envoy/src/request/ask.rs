@@ -19,7 +19,7 @@ use crate::stats::Stats;
 const TURNS: usize = 16;
 
 /// What a request that is not small takes of the room that all have, until it is decided.
-pub type Room = Option<Arc<OwnedSemaphorePermit>>;
+pub type Room = Option<OwnedSemaphorePermit>;
 
 pub struct Decided {
     pub outcome: Outcome,

@@ -119,11 +119,10 @@ impl Service {
             return Ok(None);
         }
         let pieces = u32::try_from(pieces.min(PIECES)).unwrap_or(u32::MAX);
-        let room = Arc::clone(&self.room).try_acquire_many_owned(pieces).map_err(|_| {
+        Arc::clone(&self.room).try_acquire_many_owned(pieces).map(Some).map_err(|_| {
             self.stats.own.refused_requests.inc();
             Status::resource_exhausted("too many requests at a time")
-        })?;
-        Ok(Some(Arc::new(room)))
+        })
     }
 
     fn respond(

@@ -149,7 +149,6 @@ fn login(auth: &str) -> (Option<&str>, Option<&str>) {
 /// counts before REDIS_AUTH.
 fn address(settings: &Redis, text: &str) -> Result<ConnectionInfo, Failure> {
     let text = text.trim();
-    let wrong = |error: redis::RedisError| Failure::unavailable(format!("REDIS_URL: {error}"));
     // What is read as a path or a host is told in the log, so a password must not be in it: with an @, a path begins at
     // the root.
     let is_path = settings.socket_type == "unix"
@@ -169,7 +168,7 @@ fn address(settings: &Redis, text: &str) -> Result<ConnectionInfo, Failure> {
         let host = if host.is_empty() { "localhost" } else { host }.to_owned();
         ConnectionAddr::Tcp(host, port).into_connection_info()
     };
-    let mut info = given.map_err(wrong)?;
+    let mut info = given.map_err(|error| Failure::unavailable(format!("REDIS_URL: {error}")))?;
     if let ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } = info.addr()
         && (settings.tls || matches!(info.addr(), ConnectionAddr::TcpTls { .. }))
     {
@@ -195,11 +194,10 @@ fn tls(settings: &Redis) -> Result<Option<TlsCertificates>, Failure> {
     if !settings.tls || (files.cert.is_empty() && files.ca.is_empty()) {
         return Ok(None);
     }
-    let client_tls = if files.cert.is_empty() || files.key.is_empty() {
-        None
-    } else {
-        Some(ClientTlsConfig { client_cert: read(&files.cert)?, client_key: read(&files.key)? })
-    };
+    let mut client_tls = None;
+    if !files.cert.is_empty() && !files.key.is_empty() {
+        client_tls = Some(ClientTlsConfig { client_cert: read(&files.cert)?, client_key: read(&files.key)? });
+    }
     let root_cert = if files.ca.is_empty() { None } else { Some(read(&files.ca)?) };
     Ok(Some(TlsCertificates { client_tls, root_cert }))
 }

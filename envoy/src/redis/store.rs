@@ -96,7 +96,7 @@ impl Store {
         {
             return self.ask_block(item, block).await;
         }
-        self.called();
+        self.stats.own.redis_calls.inc();
         if let [item] = items
             // The plain form of a fixed window would count its denials.
             && (item.hold.is_some() || !matches!(item.kind, Kind::Fixed(_) | Kind::Calendar { .. }))
@@ -142,10 +142,6 @@ impl Store {
         Ok((state.allowed, smallvec![state]))
     }
 
-    fn called(&self) {
-        self.stats.own.redis_calls.inc();
-    }
-
     /// The state as it is; `allowed` says whether the units fit, or any unit if there are none. Of places, the state that
     /// the holder would make.
     pub async fn peek(&self, item: &Item) -> Result<State, Failure> {
@@ -160,7 +156,7 @@ impl Store {
     }
 
     async fn look(&self, item: &Item) -> Result<State, Failure> {
-        self.called();
+        self.stats.own.redis_calls.inc();
         Ok(self.limiter.peek(&item.key, item.rule()?).await?.state())
     }
 
@@ -179,7 +175,7 @@ impl Store {
             let used = self.settle(item, hold, 0, at.unwrap_or(hold.at)).await?;
             return Ok((*units, used));
         }
-        self.called();
+        self.stats.own.redis_calls.inc();
         let refund = match (kind, at) {
             (Kind::Fixed(rule), None) => limiter.refund(key, rule.clone().cost(*units)).await?,
             (Kind::Fixed(rule), Some(at)) => limiter.refund_at(key, rule.clone().cost(*units), at).await?,
@@ -198,7 +194,7 @@ impl Store {
         // The cost means nothing here, but that it is one.
         let held = Item { units: 1, force: false, hold: Some(hold.clone()), ..item.clone() };
         let limiter = &self.giving_back;
-        self.called();
+        self.stats.own.redis_calls.inc();
         let settled = match held.rule()? {
             Rule::Sliding(rule) => limiter.settle(&item.key, rule, units, at).await?,
             Rule::Fixed(rule) => limiter.settle(&item.key, rule, units, at).await?,

@@ -64,12 +64,11 @@ impl Denials {
         let mut options = OptionsBuilder::new();
         options.shards(1).estimated_items_capacity(most).weight_capacity(room);
         // Half of the room is for what is new: a denial lasts a second.
-        let options = options.hot_allocation(0.5).build();
-        let kept = options.ok().filter(|_| most > 0);
+        let options = options.hot_allocation(0.5).build().ok().filter(|_| most > 0);
         Self {
             hashers: [RandomState::new(), RandomState::new()],
             epochs: (0..EPOCHS).map(|_| AtomicU64::new(0)).collect(),
-            kept: kept
+            kept: options
                 .map(|options| Cache::with_options(options, Limits, RandomState::new(), DefaultLifecycle::default())),
         }
     }

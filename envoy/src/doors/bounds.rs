@@ -11,7 +11,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::BoxError;
-use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
+use hyper::body::{Body, Bytes, Frame, Incoming};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Sleep, sleep};
 use tonic::Status;
@@ -115,30 +115,27 @@ pub struct Ticket {
 
 /// The answers of a connection that its client has not read yet.
 #[derive(Default)]
-pub struct Unread(Mutex<Generations>);
-
-#[derive(Default)]
-struct Generations {
-    now: Arc<()>,
-    before: Arc<()>,
+pub struct Unread {
+    /// Those of now, and those of the time before.
+    generations: Mutex<[Arc<()>; 2]>,
 }
 
 impl Unread {
     /// From now on the ticket is that of an answer.
     pub fn add(&self, ticket: Ticket) -> Ticket {
-        let generations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        Ticket { _unread: Some(Arc::clone(&generations.now)), ..ticket }
+        let [now, _] = &*self.generations.lock().unwrap_or_else(PoisonError::into_inner);
+        Ticket { _unread: Some(Arc::clone(now)), ..ticket }
     }
 
     /// Ends when an answer has not been read for the time of one, or at most twice as long.
     pub async fn too_long(&self) {
         loop {
             sleep(ANSWER).await;
-            let mut generations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            if Arc::strong_count(&generations.before) > 1 {
+            let [now, before] = &mut *self.generations.lock().unwrap_or_else(PoisonError::into_inner);
+            if Arc::strong_count(before) > 1 {
                 return;
             }
-            generations.before = std::mem::take(&mut generations.now);
+            *before = std::mem::take(now);
         }
     }
 }
@@ -188,12 +185,11 @@ impl Body for RequestBody {
 
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         match Pin::new(&mut self.body).poll_frame(context) {
-            Poll::Ready(Some(Ok(frame))) => {
-                let taken = self.take(frame.data_ref().map_or(&[], |data| data));
-                Poll::Ready(Some(taken.map(|()| frame)))
-            }
-            Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(Status::from_error(error.into())))),
-            Poll::Ready(None) => Poll::Ready(None),
+            Poll::Ready(frame) => Poll::Ready(frame.map(|frame| {
+                let frame = frame.map_err(|error| Status::from_error(error.into()))?;
+                self.take(frame.data_ref().map_or(&[], |data| data))?;
+                Ok(frame)
+            })),
             Poll::Pending => {
                 let late = self.late.get_or_insert_with(|| Box::pin(sleep(BODY)));
                 late.as_mut().poll(context).map(|()| Some(Err(Status::deadline_exceeded("the request is late"))))
@@ -203,10 +199,6 @@ impl Body for RequestBody {
 
     fn is_end_stream(&self) -> bool {
         self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 
@@ -238,9 +230,5 @@ where
 
     fn is_end_stream(&self) -> bool {
         self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }

@@ -7,7 +7,6 @@ use tonic_health::server::HealthReporter;
 
 const NAME: &str = "ratelimit";
 
-/// What has to be well.
 #[derive(Clone, Copy)]
 pub enum Part {
     Redis,
@@ -16,7 +15,6 @@ pub enum Part {
     Running,
 }
 
-/// Healthy if all parts are.
 pub struct Health {
     parts: [AtomicBool; 3],
     reporter: HealthReporter,

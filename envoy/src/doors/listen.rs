@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::future::pending;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
-use std::net::{IpAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 use std::pin::{Pin, pin};
@@ -115,22 +115,16 @@ pub struct Ages {
 
 /// Several processes may share the address.
 pub fn tcp(address: &str) -> io::Result<TcpListener> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "no such address");
-    for address in address.to_socket_addrs()? {
-        let listen = || {
-            let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-            socket.set_reuseaddr(true)?;
-            socket.set_reuseport(true)?;
-            socket.set_send_buffer_size(bounds::SEND_BUFFER)?;
-            socket.bind(address)?;
-            socket.listen(BACKLOG)
-        };
-        match listen() {
-            Ok(listener) => return Ok(listener),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
+    let listen = |address: SocketAddr| {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        socket.set_reuseaddr(true)?;
+        socket.set_reuseport(true)?;
+        socket.set_send_buffer_size(bounds::SEND_BUFFER)?;
+        socket.bind(address)?;
+        socket.listen(BACKLOG)
+    };
+    let none = Err(io::Error::new(io::ErrorKind::NotFound, "no such address"));
+    address.to_socket_addrs()?.fold(none, |listening, address| listening.or_else(|_| listen(address)))
 }
 
 /// A socket that a process before has left behind is replaced, and nothing else is.

@@ -52,16 +52,13 @@ pub fn lines(samples: impl Iterator<Item = Sample>, tags: Vec<(String, String)>)
         }
         let own = labels.iter().map(|(name, value)| (*name, value));
         let all = own.chain(tags.iter().map(|(name, value)| (name.as_str(), value)));
+        let escaped = |value: &str| value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
         let labels: Vec<_> = all.map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
         let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
         let _ = writeln!(text, "{name}{labels} {value}");
         last = name;
         Some(text)
     })
-}
-
-fn escaped(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 pub fn times_and_process(stats: &Stats, tags: &[(String, String)]) -> prometheus::Result<String> {

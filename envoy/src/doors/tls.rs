@@ -28,23 +28,18 @@ pub struct Certificates {
 
 impl Certificates {
     pub fn read(files: &Tls) -> Result<Self, String> {
-        let client = match files.san.as_str() {
-            san if san.is_empty() || files.ca.is_empty() => None,
-            san => Some(
-                ServerName::try_from(san.to_owned())
-                    .map_err(|error| format!("GRPC_CLIENT_TLS_SAN '{san}': {error}"))?,
-            ),
-        };
+        let Tls { san, ca, .. } = files;
+        let client = (!san.is_empty() && !ca.is_empty()).then(|| ServerName::try_from(san.clone())).transpose();
+        let client = client.map_err(|error| format!("GRPC_CLIENT_TLS_SAN '{san}': {error}"))?;
         Ok(Self { files: files.clone(), client, config: ArcSwap::new(server_config(files)?) })
     }
 
     /// Agrees on keys with a client, and takes it if it may come in.
     pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) -> io::Result<TlsStream<S>> {
         let stream = TlsAcceptor::from(self.config.load_full()).accept(stream).await?;
-        let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
         if let Some(name) = &self.client {
-            let named = certificate
-                .ok_or(Error::NoCertificatesPresented)
+            let certificates = stream.get_ref().1.peer_certificates();
+            let named = (certificates.and_then(<[_]>::first).ok_or(Error::NoCertificatesPresented))
                 .and_then(|certificate| verify_server_name(&ParsedCertificate::try_from(certificate)?, name));
             named.map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error))?;
         }

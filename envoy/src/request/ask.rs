@@ -167,7 +167,7 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     fn new(asker: &'a Asker, parts: &'a [Part], passing_quota: bool, refunds: &'a [Refund]) -> Self {
         let deciding = Deciding::new(parts, passing_quota, refunds.len());
-        Self { asker, parts, refunds, deciding, holds: vec![None; refunds.len()] }
+        Self { asker, parts, refunds, deciding, holds: Vec::new() }
     }
 
     async fn take_steps(&mut self) -> Result<(Outcome, Vec<State>), Failure> {
@@ -181,11 +181,6 @@ impl<'a> Run<'a> {
                 Step::TakeBack(refunds) => self.take_back(refunds).await,
             }
         }
-    }
-
-    /// Units are, or may be, charged that should not be.
-    fn undecided(&self, units: u64) {
-        self.asker.stats.own.undecided_units.add(units);
     }
 
     async fn peek(&mut self, indices: &[usize]) {
@@ -225,7 +220,8 @@ impl<'a> Run<'a> {
             Ok((allowed, states)) => self.deciding.asked(batch, allowed, states),
             Err(failure) => {
                 if failure.may_have_charged() {
-                    self.undecided(batch.iter().map(|index| self.parts[*index].item.units).sum());
+                    let units = batch.iter().map(|index| self.parts[*index].item.units).sum();
+                    self.asker.stats.own.undecided_units.add(units);
                 }
                 self.deciding.failed(failure);
             }
@@ -249,7 +245,7 @@ impl<'a> Run<'a> {
         });
         for (index, refunded) in indices.iter().zip(join_all(calls).await) {
             if let Err(failure) = &refunded {
-                self.undecided(self.parts[*index].item.units);
+                self.asker.stats.own.undecided_units.add(self.parts[*index].item.units);
                 tracing::debug!("a request that does not pass stays charged: {}", failure.reason());
             }
             self.deciding.gave_back(*index, refunded.ok().map(|(units, _)| units));
@@ -258,18 +254,17 @@ impl<'a> Run<'a> {
 
     async fn refund(&mut self) {
         let calls = self.refunds.iter().map(|refund| self.asker.refund(refund));
-        for (index, (units, hold, state)) in join_all(calls).await.into_iter().enumerate() {
-            self.holds[index] = hold;
-            self.deciding.refunded(index, units, state);
+        for (units, hold, state) in join_all(calls).await {
+            self.holds.push(hold);
+            self.deciding.refunded(units, state);
         }
     }
 
     /// The request comes again, perhaps, and with it these refunds.
-    async fn take_back(&mut self, refunds: Vec<(usize, u64)>) {
+    async fn take_back(&mut self, given_back: Vec<u64>) {
         let (mut again, Asker { store, reservations, .. }) = (Vec::new(), self.asker);
-        for (index, units) in refunds {
-            let item = &self.refunds[index].item;
-            match self.holds[index].take() {
+        for ((Refund { item, .. }, units), hold) in self.refunds.iter().zip(given_back).zip(self.holds.drain(..)) {
+            match hold {
                 // Under the same holder it is settled once, however often that is asked for.
                 Some(hold) => reservations.keep(&item.key, &hold, hold.at),
                 None if units == 0 => {}

@@ -47,8 +47,8 @@ pub enum Step {
     GiveBack(Few<usize>),
     /// Give back all that the request gives back.
     Refund,
-    /// Charge again what these refunds have given back: the index of each, and its units.
-    TakeBack(Vec<(usize, u64)>),
+    /// Charge again the units that the refunds have given back.
+    TakeBack(Vec<u64>),
     Done(Result<(Outcome, Vec<State>), Failure>),
 }
 
@@ -88,7 +88,7 @@ pub struct Deciding<'a> {
     quota_passes: bool,
     progress: Few<Progress>,
     refunds: usize,
-    refunded: Vec<(usize, u64, Option<State>)>,
+    refunded: Vec<(u64, Option<State>)>,
     failure: Option<Failure>,
 }
 
@@ -132,7 +132,7 @@ impl<'a> Deciding<'a> {
             }
         }
         if let Some(failure) = &self.failure {
-            let done: Vec<_> = self.refunded.drain(..).map(|(refund, units, _)| (refund, units)).collect();
+            let done: Vec<_> = self.refunded.drain(..).map(|(units, _)| units).collect();
             return if done.is_empty() { Step::Done(Err(failure.clone())) } else { Step::TakeBack(done) };
         }
         let unknown: Few<_> = (0..self.parts.len()).filter(|index| self.progress[*index].state.is_none()).collect();
@@ -144,7 +144,7 @@ impl<'a> Deciding<'a> {
         }
         let states = self.progress.iter().filter_map(|part| part.state).collect();
         let outcome = Outcome { states, charged: self.progress.iter().map(|part| part.kept).collect() };
-        Step::Done(Ok((outcome, self.refunded.iter().filter_map(|(.., state)| *state).collect())))
+        Step::Done(Ok((outcome, self.refunded.iter().filter_map(|(_, state)| *state).collect())))
     }
 
     pub fn saw(&mut self, index: usize, state: State) {
@@ -190,8 +190,8 @@ impl<'a> Deciding<'a> {
     }
 
     /// A refund has given back this many units, and this is the state since, if it is known. To be called in their order.
-    pub fn refunded(&mut self, refund: usize, units: u64, state: Result<State, Failure>) {
-        self.refunded.push((refund, units, state.as_ref().ok().copied()));
+    pub fn refunded(&mut self, units: u64, state: Result<State, Failure>) {
+        self.refunded.push((units, state.as_ref().ok().copied()));
         if let Err(failure) = state {
             self.failed(failure);
         }
@@ -319,12 +319,11 @@ mod tests {
                         self.refunds[index] = !fails;
                         let state = state(true, 5, 0);
                         let state = if fails { Err(Failure::unavailable("a refund")) } else { Ok(state) };
-                        deciding.refunded(index, u64::from(!fails), state);
+                        deciding.refunded(u64::from(!fails), state);
                     }),
                     Step::TakeBack(done) => {
-                        done.into_iter()
-                            .filter(|(_, units)| *units > 0)
-                            .for_each(|(index, _)| self.refunds[index] = false);
+                        let again = done.into_iter().enumerate().filter(|(_, units)| *units > 0);
+                        again.for_each(|(index, _)| self.refunds[index] = false);
                     }
                 }
             }

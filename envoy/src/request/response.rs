@@ -152,12 +152,11 @@ fn unlimited_status() -> DescriptorStatus {
 
 fn status_of(used: &LimitUse, state: &State, passes: bool) -> DescriptorStatus {
     let limit = &used.found.limit;
-    let rate = binding(&limit.rates, &limit.rule, state);
     DescriptorStatus {
         code: if passes { Code::Ok } else { Code::OverLimit }.into(),
         limit_remaining: u32::try_from(state.remaining).unwrap_or(u32::MAX),
         duration_until_reset: Some(protobuf::Duration { seconds: reset(&limit.rule, state), nanos: 0 }),
-        current_limit: rate,
+        current_limit: binding(&limit.rates, &limit.rule, state),
         quota: None,
     }
 }

@@ -87,24 +87,13 @@ pub struct Held {
     pub holder: String,
 }
 
-/// The keys that Envoy's own rate limit service knows. It takes each of them in every map.
-const KEYS: [&str; 16] = [
-    "domain",
-    "key",
-    "value",
-    "descriptors",
-    "rate_limit",
-    "unit",
-    "requests_per_unit",
-    "unlimited",
-    "shadow_mode",
-    "quota_mode",
-    "name",
-    "replaces",
-    "detailed_metric",
-    "value_to_metric",
-    "share_threshold",
-    "metadata",
+/// The keys that Envoy's own rate limit service knows: of a file, of a descriptor, its flags, of a limit. It takes each of
+/// them in every map.
+const KEYS: [&[&str]; 4] = [
+    &["domain", "descriptors"],
+    &["key", "value", "rate_limit", "metadata"],
+    &["shadow_mode", "quota_mode", "detailed_metric", "value_to_metric", "share_threshold"],
+    &["unit", "requests_per_unit", "unlimited", "name", "replaces"],
 ];
 
 /// The keys of this service, by the map that they stand in.
@@ -263,10 +252,10 @@ fn check_keys(node: &Node, within: &str) -> Result<(), Refusal> {
         last.insert(text.clone(), (key.line, value));
     }
     for (key, (line, value)) in last {
-        let own = OWN_KEYS.iter().find(|(place, _)| *place == within);
-        if !KEYS.contains(&key.as_str()) && !own.is_some_and(|(_, keys)| keys.contains(&key.as_str())) {
-            let place = OWN_KEYS.iter().find(|(_, keys)| keys.contains(&key.as_str()));
-            let reason = match place {
+        let known = KEYS.iter().any(|keys| keys.contains(&key.as_str()));
+        let mut places = OWN_KEYS.iter().filter(|(_, keys)| keys.contains(&key.as_str()));
+        if !known && !places.clone().any(|(place, _)| *place == within) {
+            let reason = match places.next() {
                 Some(("", _)) => format!("'{key}' belongs beside 'domain'"),
                 Some((place, _)) => format!("'{key}' belongs into '{place}'"),
                 None => format!("unknown key '{key}'{}", suggestion(&key)),
@@ -298,8 +287,8 @@ fn check_keys(node: &Node, within: &str) -> Result<(), Refusal> {
 
 fn suggestion(key: &str) -> String {
     let plain = |key: &str| key.replace(['_', '-'], "").to_ascii_lowercase();
-    let own = OWN_KEYS.iter().flat_map(|(_, keys)| keys.iter());
-    let meant = KEYS.iter().chain(own).find(|known| plain(known) == plain(key));
+    let known = KEYS.iter().chain(OWN_KEYS.iter().map(|(_, keys)| keys)).copied().flatten();
+    let meant = known.into_iter().find(|known| plain(known) == plain(key));
     meant.map(|known| format!(" (did you mean '{known}'?)")).unwrap_or_default()
 }
 

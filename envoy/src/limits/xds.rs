@@ -45,7 +45,7 @@ pub async fn watch(settings: Xds, updates: mpsc::Sender<Update>) {
 
 async fn connect(settings: &Xds) -> Result<Channel, String> {
     let scheme = if settings.use_tls { "https" } else { "http" };
-    let endpoint = Endpoint::from_shared(format!("{scheme}://{}", settings.url))
+    let mut endpoint = Endpoint::from_shared(format!("{scheme}://{}", settings.url))
         .map_err(|error| format!("CONFIG_GRPC_XDS_SERVER_URL: {error}"))?
         .connect_timeout(Duration::from_secs(5))
         // A server that is gone without a word is noticed after a minute. Not by pings of HTTP/2: servers written in Go
@@ -53,7 +53,7 @@ async fn connect(settings: &Xds) -> Result<Channel, String> {
         .tcp_keepalive(Some(Duration::from_secs(30)))
         .tcp_keepalive_interval(Some(Duration::from_secs(10)))
         .tcp_keepalive_retries(Some(3));
-    let endpoint = if settings.use_tls {
+    if settings.use_tls {
         let read = |path: &str| std::fs::read(path).map_err(|error| format!("{path}: {error}"));
         let (files, mut tls) = (&settings.tls, ClientTlsConfig::new());
         tls = match files.ca.as_str() {
@@ -66,10 +66,8 @@ async fn connect(settings: &Xds) -> Result<Channel, String> {
         if !files.san.is_empty() {
             tls = tls.domain_name(&files.san);
         }
-        endpoint.tls_config(tls).map_err(|error| error.to_string())?
-    } else {
-        endpoint
-    };
+        endpoint = endpoint.tls_config(tls).map_err(|error| error.to_string())?;
+    }
     endpoint.connect().await.map_err(|error| chain(&error))
 }
 

@@ -135,17 +135,6 @@ impl<const OF_REDIS: bool> Default for Times<OF_REDIS> {
 }
 
 impl Stats {
-    /// Those of the limit of the configuration with this full key.
-    pub fn limit(&self, full_key: &str) -> Arc<LimitStats> {
-        self.limits.get(full_key, None)
-    }
-
-    /// Those of a limit whose name has text of a client in it. `of`: the full key in the configuration, or the domain of a
-    /// limit that the request brings.
-    pub fn limit_of_client(&self, full_key: &str, of: &str) -> Arc<LimitStats> {
-        self.limits.get(full_key, Some(of))
-    }
-
     /// Forgets what a new configuration, of these domains and full keys of limits, no longer has.
     pub fn keep(&self, names: &HashSet<String>) {
         self.limits.keep(|name, of| names.contains(of.unwrap_or(name)));
@@ -172,7 +161,8 @@ const LONGEST_NAME: usize = 512;
 const OTHER: &str = "other";
 
 impl<T: Default> Named<T> {
-    /// `of_client`: what of the configuration a name belongs to that has text of a client in it.
+    /// `of_client`: where the name has text of a client in it, the limit or the domain of the configuration that it belongs
+    /// to.
     pub fn get(&self, name: &str, of_client: Option<&str>) -> Arc<T> {
         let read = self.0.read().unwrap_or_else(PoisonError::into_inner);
         // A name that the configuration has, too, is its own.
@@ -235,12 +225,12 @@ mod tests {
     #[test]
     fn a_configuration_keeps_the_names_that_it_has() {
         let stats = Stats::default();
-        stats.limit("d.a").total_hits.inc();
-        stats.limit("d.b");
-        stats.limit_of_client("d.a_1", "d.a").total_hits.inc();
-        stats.limit_of_client("d.b_1", "d.b");
-        stats.limit_of_client("d.c", "d");
-        stats.limit_of_client(&"x".repeat(LONGEST_NAME + 1), "d.b").total_hits.inc();
+        stats.limits.get("d.a", None).total_hits.inc();
+        stats.limits.get("d.b", None);
+        stats.limits.get("d.a_1", Some("d.a")).total_hits.inc();
+        stats.limits.get("d.b_1", Some("d.b"));
+        stats.limits.get("d.c", Some("d"));
+        stats.limits.get(&"x".repeat(LONGEST_NAME + 1), Some("d.b")).total_hits.inc();
         stats.unknown_domains.get("d", Some(""));
         stats.unknown_domains.get("e", Some(""));
         stats.keep(&["d", "d.a"].map(str::to_owned).into());
@@ -249,13 +239,13 @@ mod tests {
         assert!(left.eq(named));
         assert_eq!(stats.unknown_domains.all().len(), 1);
         // What becomes a limit of the configuration is no longer of a client.
-        assert_eq!(stats.limit("d.a_1").total_hits.get(), 1);
+        assert_eq!(stats.limits.get("d.a_1", None).total_hits.get(), 1);
         stats.keep(&["d", "d.a", "d.a_1"].map(str::to_owned).into());
         assert_eq!(stats.limits.all().len(), 4);
         stats.keep(&HashSet::from(["d.a".to_owned()]));
         // There is room again.
         for number in 0..MOST_NAMES {
-            stats.limit_of_client(&number.to_string(), "d");
+            stats.limits.get(&number.to_string(), Some("d"));
         }
         assert_eq!(stats.limits.all().len(), MOST_NAMES + 1);
         stats.keep(&HashSet::new());

@@ -130,7 +130,7 @@ impl<'a> Loader<'a> {
             return Err(refuse(format!("'{full_key}' replaces itself")));
         }
         let mut made = Limit {
-            stats: self.stats.limit(full_key),
+            stats: self.stats.limits.get(full_key, None),
             full_key: full_key.to_owned(),
             suffix: rule.as_ref().map(|rule| rule.suffix(&rates)).unwrap_or_default(),
             rates,

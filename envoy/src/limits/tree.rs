@@ -239,7 +239,7 @@ fn overriding(
         value => format!("{}_{value}", entry.key),
     });
     let full_key = format!("{domain}.{}", entries.collect::<Vec<_>>().join("."));
-    let stats = stats.limit_of_client(&full_key, domain);
+    let stats = stats.limits.get(&full_key, Some(domain));
     let window = window(requests_per_unit, seconds).map_err(|_| UnknownUnit)?;
     let rates = vec![Shown { name: String::new(), requests_per_unit, unit }];
     let rule = rule(options.algorithm, &[window], None).map_err(|_| UnknownUnit)?;
@@ -312,7 +312,7 @@ impl Level {
         // Envoy's service loses it in a detailed name, and so does a client that knows it see none.
         let keeps_metadata = if limit.detailed_metric { !level.exact.is_empty() } else { same };
         Some(Found {
-            stats: if same { Arc::clone(&limit.stats) } else { stats.limit_of_client(&name, &limit.full_key) },
+            stats: if same { Arc::clone(&limit.stats) } else { stats.limits.get(&name, Some(&limit.full_key)) },
             limit: Arc::clone(limit),
             metadata: entry.metadata.clone().filter(|_| keeps_metadata),
             shared: if any_shared {

@@ -271,8 +271,11 @@ mod tests {
             assert_eq!((response.overall_code(), response.statuses[0].code()), (overall, first), "{asked:?}");
         }
         assert_eq!(stats.service.global_shadow_mode.get(), 1);
-        assert_eq!(stats.limit("d.shadow").shadow_mode.get(), 1);
-        assert_eq!((stats.limit("d.quota").over_limit.get(), stats.limit("d.quota").total_hits.get()), (2, 3));
+        assert_eq!(stats.limits.get("d.shadow", None).shadow_mode.get(), 1);
+        assert_eq!(
+            (stats.limits.get("d.quota", None).over_limit.get(), stats.limits.get("d.quota", None).total_hits.get()),
+            (2, 3)
+        );
     }
 
     #[test]

@@ -56,11 +56,6 @@ pub struct Slots {
 }
 
 impl Slots {
-    fn new(most: u64) -> Self {
-        let most = usize::try_from(most).unwrap_or(usize::MAX).clamp(4, Semaphore::MAX_PERMITS);
-        Self { free: Arc::new(Semaphore::new(most)), most }
-    }
-
     pub fn taken(&self) -> usize {
         self.most - self.free.available_permits()
     }
@@ -72,7 +67,10 @@ impl Ports {
         let limit = getrlimit(Resource::Nofile);
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
         let files = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20);
-        let share = |part: u64, most: u64| Slots::new(most.min(files / part));
+        let share = |part: u64, most: u64| {
+            let most = usize::try_from(most.min(files / part)).unwrap_or(usize::MAX).clamp(4, Semaphore::MAX_PERMITS);
+            Slots { free: Arc::new(Semaphore::new(most)), most }
+        };
         Self {
             grpc: share(2, bounds::GRPC_CONNECTIONS),
             http: share(4, bounds::HTTP_CONNECTIONS),

@@ -89,13 +89,10 @@ fn walk(
     ignore_dot_files: bool,
     found: &mut Vec<(String, String)>,
 ) -> Result<(), String> {
-    let failed = |path: &Path| {
-        let path = path.display().to_string();
-        move |error: io::Error| format!("{path}: {error}")
-    };
+    let failed = |path: &Path, error: io::Error| format!("{}: {error}", path.display());
     let entries = fs::read_dir(folder).map_err(|error| format!("the folder {}: {error}", folder.display()))?;
     for entry in entries {
-        let entry = entry.map_err(failed(folder))?;
+        let entry = entry.map_err(|error| failed(folder, error))?;
         let file_name = entry.file_name().to_string_lossy().into_owned();
         let ignored = ignore_dot_files && file_name.starts_with('.');
         let path = entry.path();
@@ -105,7 +102,7 @@ fn walk(
             continue;
         }
         // Links to files are followed, links to folders are not: a ConfigMap has its files behind both.
-        let kind = entry.file_type().map_err(failed(&path))?;
+        let kind = entry.file_type().map_err(|error| failed(&path, error))?;
         if kind.is_dir() {
             walk(&path, &name, prefix, ignore_dot_files, found)?;
             continue;
@@ -118,7 +115,7 @@ fn walk(
             Ok(_) => {}
             // It was removed since the folder was listed. A link that leads nowhere is still there.
             Err(error) if error.kind() == io::ErrorKind::NotFound && !kind.is_symlink() => {}
-            Err(error) => return Err(failed(&path)(error)),
+            Err(error) => return Err(failed(&path, error)),
         }
     }
     Ok(())

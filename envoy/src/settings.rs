@@ -240,11 +240,9 @@ impl Settings {
             }
         }
         notes.sort_unstable();
-        match env.text("BACKEND_TYPE", "redis").as_str() {
-            "redis" | "" => {}
-            other => {
-                return Err(format!("BACKEND_TYPE must be redis, not '{other}': limits are enforced inside Redis"));
-            }
+        let backend = env.text("BACKEND_TYPE", "redis");
+        if !matches!(backend.as_str(), "redis" | "") {
+            return Err(format!("BACKEND_TYPE must be redis, not '{backend}': limits are enforced inside Redis"));
         }
         let address = |host: &str, port: &str, default: u16| -> Result<String, String> {
             let host = env.text(host, "0.0.0.0");

@@ -5,8 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-const NAME: &str = "ratelimit";
-
 #[derive(Clone, Copy)]
 pub enum Part {
     Redis,
@@ -37,6 +35,6 @@ impl Health {
 
     pub async fn report(&self) {
         let status = if self.is_healthy() { ServingStatus::Serving } else { ServingStatus::NotServing };
-        self.reporter.set_service_status(NAME, status).await;
+        self.reporter.set_service_status("ratelimit", status).await;
     }
 }

@@ -22,8 +22,6 @@ use super::definition::{Definition, Descriptor, Limit, Rate};
 use crate::settings::Xds;
 
 const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
-/// `INVALID_ARGUMENT`, as a configuration that cannot be is refused.
-const INVALID: i32 = 3;
 
 /// Subscribes, and sends each configuration of the server on, until the receiver is dropped. Waits after a failure, longer
 /// each time.
@@ -106,7 +104,7 @@ async fn subscribe(settings: &Xds, updates: &mpsc::Sender<Update>, mut taken: im
                 taken();
                 None
             }
-            Err(message) => Some(Status { code: INVALID, message, ..Default::default() }),
+            Err(message) => Some(Status { code: tonic::Code::InvalidArgument.into(), message, ..Default::default() }),
         };
         requests.send(next.clone()).await.map_err(ended)?;
     }

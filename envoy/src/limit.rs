@@ -70,7 +70,7 @@ pub struct Block {
 }
 
 /// The service waits for unspent units when it ends.
-pub const LONGEST_BLOCK: Duration = Duration::from_secs(10);
+const LONGEST_BLOCK: Duration = Duration::from_secs(10);
 
 impl Block {
     pub fn blocks(&self, limiter: &Limiter) -> Result<&Blocks, InvalidArgument> {

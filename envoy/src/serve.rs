@@ -23,7 +23,6 @@ use crate::doors::listen::{self, Ages, Ports, Slots};
 use crate::doors::samples::Samples;
 use crate::doors::tls::Certificates;
 use crate::doors::{http, metrics, statsd};
-use crate::limit::LONGEST_BLOCK;
 use crate::limits::overrides::Overrides;
 use crate::limits::tree::Config;
 use crate::limits::{Update, files, xds};
@@ -53,12 +52,7 @@ pub async fn run(settings: Settings, background: &Handle) -> Result<(), String> 
         select_all(signals.iter_mut().map(|signal| Box::pin(signal.recv()))).await;
         let _ = stop.send(true);
     });
-    let mut early = stopped.clone();
-    tokio::select! {
-        served = serve(&settings, stopped, background) => served,
-        // Before there is anything to drain.
-        () = async { let _ = early.wait_for(|stopped| *stopped).await; tokio::time::sleep(NOTICE + DRAIN + LONGEST_BLOCK + Duration::from_secs(5)).await } => Ok(()),
-    }
+    serve(&settings, stopped, background).await
 }
 
 async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, background: &Handle) -> Result<(), String> {
@@ -134,8 +128,7 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, background: 
     }
     let ages = Ages { most: settings.max_connection_age, grace: settings.max_connection_age_grace };
     let door = Door::new(stats);
-    let blocks_of = Arc::clone(&service);
-    let limits = RateLimitServiceServer::new(Grpc(service)).max_decoding_message_size(bounds::MESSAGE);
+    let limits = RateLimitServiceServer::new(Grpc(Arc::clone(&service))).max_decoding_message_size(bounds::MESSAGE);
     let routes = Routes::new(limits.clone()).add_service(health_service).prepare();
     // Nearly all calls are of one method, and spare the way through the routes.
     let services = service_fn(move |request: Request<RequestBody>| match request.uri().path() {
@@ -160,7 +153,7 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, background: 
         () = served => {}
         () = ended => {}
     }
-    let unspent = blocks_of.config().map(|config| config.longest_block()).unwrap_or_default();
+    let unspent = service.config().map(|config| config.longest_block()).unwrap_or_default();
     if !unspent.is_zero() {
         // The client gives them back at the end of their time.
         tokio::time::sleep(unspent + GIVING_BACK).await;

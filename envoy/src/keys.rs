@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use ring::digest::{SHA256, digest};
 
 use crate::limit::{Found, Kind, Reserve};
+use crate::messages::RateLimitDescriptor;
 
 /// The key of a limit, and whose place or reservation it is. The key is prefix, domain, entries and windows. What clients send is
 /// escaped, so that two descriptors never share a key, and no text can choose the slot of a cluster. Where it is long, a

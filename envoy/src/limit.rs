@@ -3,11 +3,9 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::RateLimit as Shown;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
-use envoy_types::pb::google::protobuf::Struct;
 use redis_rl_client::{Blocks, InvalidArgument, Limiter, Rule, Window};
 
+use crate::messages::{Shown, Struct, Unit};
 use crate::stats::LimitStats;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,6 +8,7 @@ mod keys;
 mod limit;
 mod limits;
 mod log;
+mod messages;
 mod redis;
 mod request;
 mod serve;

@@ -2,14 +2,10 @@
 
 use std::time::{Duration, SystemTime};
 
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
-use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
-use envoy_types::pb::google::protobuf::UInt64Value;
-
 use crate::limits::definition::Definition;
 use crate::limits::overrides::Overrides;
 use crate::limits::tree::Config;
+use crate::messages::{Entry, RateLimitDescriptor, RateLimitRequest, UInt64Value};
 use crate::redis::State;
 use crate::settings::Settings;
 use crate::stats::Stats;

@@ -5,12 +5,11 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code as Overall;
 use percent_encoding::percent_decode_str;
 use redis_rl_client::{ByAddress, Headers};
 use tonic::Code;
 
+use crate::messages::{Code as Overall, RateLimitRequest};
 use crate::request::{Enforced, Service};
 
 pub struct Gate {

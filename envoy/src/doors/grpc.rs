@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitService;
-use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use tonic::{Request, Response, Status};
 
+use crate::messages::{RateLimitRequest, RateLimitResponse};
 use crate::request::Service;
 
 pub struct Grpc(pub Arc<Service>);

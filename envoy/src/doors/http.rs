@@ -10,7 +10,6 @@ use axum::extract::State;
 use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use futures_util::stream;
 use redis_rl_client::ByAddress;
 use tonic::Status;
@@ -20,6 +19,7 @@ use super::check::{self, Gate};
 use super::health::Health;
 use super::samples::{Samples, Value};
 use super::{json, metrics};
+use crate::messages::Code;
 use crate::request::Service;
 
 /// The most bytes of a piece of an answer that is made while it is written.

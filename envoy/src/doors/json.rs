@@ -1,16 +1,15 @@
 //! Requests and answers as JSON, by the mapping of Protocol Buffers: names in camelCase (or as they are in the message),
 //! 64-bit numbers as strings, nothing that has its default.
 
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{Entry, RateLimitOverride};
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{DescriptorStatus, RateLimit};
-use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
-use envoy_types::pb::google::protobuf::value::Kind;
-use envoy_types::pb::google::protobuf::{Struct, UInt64Value, Value as ProtoValue};
 use serde::de;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
+
+use crate::messages::{
+    DescriptorStatus, Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitResponse, Shown,
+    Struct, UInt64Value, Value as ProtoValue, ValueKind,
+};
 
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default, rename_all = "camelCase")]
@@ -139,7 +138,7 @@ fn status(status: &DescriptorStatus) -> Value {
     ])
 }
 
-fn limit_of(limit: &RateLimit) -> Value {
+fn limit_of(limit: &Shown) -> Value {
     object([
         ("name", json!(limit.name)),
         ("requestsPerUnit", json!(limit.requests_per_unit)),
@@ -153,13 +152,13 @@ fn structure(from: &Struct) -> Value {
 
 fn plain(value: &ProtoValue) -> Value {
     match &value.kind {
-        None | Some(Kind::NullValue(_)) => Value::Null,
-        Some(Kind::NumberValue(number)) if number.fract() == 0.0 && number.abs() < 9e15 => json!(*number as i64),
-        Some(Kind::NumberValue(number)) => json!(number),
-        Some(Kind::StringValue(text)) => json!(text),
-        Some(Kind::BoolValue(value)) => json!(value),
-        Some(Kind::StructValue(fields)) => structure(fields),
-        Some(Kind::ListValue(list)) => list.values.iter().map(plain).collect(),
+        None | Some(ValueKind::NullValue(_)) => Value::Null,
+        Some(ValueKind::NumberValue(number)) if number.fract() == 0.0 && number.abs() < 9e15 => json!(*number as i64),
+        Some(ValueKind::NumberValue(number)) => json!(number),
+        Some(ValueKind::StringValue(text)) => json!(text),
+        Some(ValueKind::BoolValue(value)) => json!(value),
+        Some(ValueKind::StructValue(fields)) => structure(fields),
+        Some(ValueKind::ListValue(list)) => list.values.iter().map(plain).collect(),
     }
 }
 

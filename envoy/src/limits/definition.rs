@@ -6,11 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use envoy_types::pb::google::protobuf::{ListValue, NullValue, Struct, Value, value};
-
 use super::sources::Source;
 use super::yaml::{self, Kind, Node, Refusal, Scalar};
 use crate::limit::Calendar;
+use crate::messages::{ListValue, NullValue, Struct, Value, ValueKind};
 
 /// One file, or one resource of the xDS server.
 #[derive(Debug, Default)]
@@ -400,15 +399,15 @@ fn structure(node: &Node, null: &str) -> Result<Struct, Refusal> {
 fn json(node: &Node) -> Result<Value, Refusal> {
     let kind = match &node.kind {
         Kind::Scalar { text, scalar } => match *scalar {
-            Scalar::Null => value::Kind::NullValue(NullValue::NullValue.into()),
-            Scalar::Bool(value) => value::Kind::BoolValue(value),
-            Scalar::Int(value) => value::Kind::NumberValue(value as f64),
-            Scalar::Large(value) => value::Kind::NumberValue(value as f64),
-            Scalar::Float(value) => value::Kind::NumberValue(value),
-            Scalar::Text | Scalar::Merge => value::Kind::StringValue(text.clone()),
+            Scalar::Null => ValueKind::NullValue(NullValue::NullValue.into()),
+            Scalar::Bool(value) => ValueKind::BoolValue(value),
+            Scalar::Int(value) => ValueKind::NumberValue(value as f64),
+            Scalar::Large(value) => ValueKind::NumberValue(value as f64),
+            Scalar::Float(value) => ValueKind::NumberValue(value),
+            Scalar::Text | Scalar::Merge => ValueKind::StringValue(text.clone()),
         },
-        Kind::List(_) => value::Kind::ListValue(ListValue { values: list(json)(node)? }),
-        Kind::Map(_) => value::Kind::StructValue(structure(node, "<nil>")?),
+        Kind::List(_) => ValueKind::ListValue(ListValue { values: list(json)(node)? }),
+        Kind::Map(_) => ValueKind::StructValue(structure(node, "<nil>")?),
     };
     Ok(Value { kind: Some(kind) })
 }

@@ -4,14 +4,13 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::RateLimit as Shown;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 use redis_rl_client::Rule;
 
 use super::definition::{self, Definition, Descriptor, Held, Rate};
 use super::overrides::Overrides;
 use super::tree::{Config, Entry, Level, Overriding};
 use crate::limit::{Algorithm, Kind, Limit, Options, Reserve, of_calendar, rule, unit_of, window};
+use crate::messages::{Shown, Unit};
 use crate::settings::duration;
 use crate::stats::Stats;
 

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use http::HeaderName;
 use http::request::Parts;
 use redis_rl_client::ByAddress;
+
+use crate::messages::{Entry, RateLimitDescriptor};
 
 /// Where the value of a key is.
 #[derive(Debug, Clone, PartialEq, Eq)]

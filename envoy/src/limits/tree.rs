@@ -8,18 +8,13 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::RateLimit as Shown;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
-use envoy_types::pb::google::protobuf::Struct;
-
 use super::definition::HashTag;
 use super::overrides::{self, Table};
 use super::sources::{Source, Sources};
 use crate::few::Few;
 use crate::keys::escape;
 use crate::limit::{Algorithm, Found, Kind, Limit, Options, of_calendar, rule, seconds_of, window};
+use crate::messages::{RateLimitDescriptor, RateLimitOverride, Shown, Struct, Unit};
 use crate::stats::Stats;
 
 /// How many limits of a hash in Redis are shown.

@@ -4,7 +4,6 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
-use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
 use tonic::Status;
 
 use super::decide::{Mode, Part};
@@ -13,6 +12,7 @@ use crate::few::Few;
 use crate::keys::key_of;
 use crate::limit::{Found, Kind};
 use crate::limits::tree::{Config, Domain, UnknownUnit};
+use crate::messages::RateLimitRequest;
 use crate::redis::Item;
 use crate::settings::Settings;
 use crate::stats::Stats;

@@ -3,8 +3,6 @@
 use std::time::{Duration, SystemTime};
 
 use envoy_types::pb::envoy::config::core::v3::HeaderValue;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus, RateLimit as Shown};
-use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use envoy_types::pb::google::protobuf;
 use redis_rl_client::Rule;
 
@@ -13,6 +11,7 @@ use super::decide::used as units_in;
 use super::metadata::dynamic_metadata;
 use super::plan::{LimitUse, Plan, Planned};
 use crate::limit::{Kind, seconds_of};
+use crate::messages::{Code, DescriptorStatus, RateLimitRequest, RateLimitResponse, Shown};
 use crate::redis::State;
 use crate::settings::{Headers, OnError, Settings};
 use crate::stats::Stats;

@@ -4,7 +4,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
-use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use redis_rl_client::Rule;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -16,6 +15,7 @@ use super::plan::Plan;
 use super::reservations::Reservations;
 use super::response;
 use crate::limits::tree::Config;
+use crate::messages::{RateLimitRequest, RateLimitResponse};
 use crate::redis::{Failure, State, Store};
 use crate::settings::{OnError, Settings};
 use crate::stats::Stats;

@@ -17,30 +17,32 @@ export interface AdapterOptions {
   readonly whenUnavailable?: WhenUnavailable;
   /** Whether denials are remembered: for its wait, at most a second, a denied request is denied without asking. By default true. */
   readonly denyCache?: boolean;
+  /** What is done with a request that nothing is known of to count it by: `refuse` answers with status 403. By default `refuse`. */
+  readonly withoutIdentity?: "refuse" | "allow";
 }
+
+export type Algorithm = "sliding" | "fixed";
 
 export interface StoreOptions extends AdapterOptions {
   /**
    * `sliding`: never more than the limit in any stretch of time as long as the window. `fixed`: one small counter, whose
    * window begins with its first request, as in the framework's own stores. By default `sliding`.
    */
-  readonly algorithm?: "sliding" | "fixed";
+  readonly algorithm?: Algorithm;
   /** The name of the limit in the keys: needed where two limits have the same number and window. */
   readonly name?: string;
-  /** What is done with a request whose key is empty: `refuse` fails with a {@link NoIdentityError}. By default `refuse`. */
-  readonly withoutIdentity?: "refuse" | "allow";
 }
 
-const ADAPTER_OPTIONS = ["prefix", "timeout", "whenUnavailable", "denyCache"];
-const STORE_OPTIONS = [...ADAPTER_OPTIONS, "algorithm", "name", "withoutIdentity"];
+export const ADAPTER_OPTIONS = ["prefix", "timeout", "whenUnavailable", "denyCache", "withoutIdentity"];
 
 /** How an adapter asks a limiter. Throws where its options cannot be kept. */
 export function asking(
   limiter: Limiter,
-  { timeout, denyCache = true, whenUnavailable }: AdapterOptions,
+  { timeout, denyCache = true, whenUnavailable, withoutIdentity }: AdapterOptions,
 ): Asking & { readonly timeout: number } {
   if (!(limiter instanceof Limiter)) throw new TypeError("the store needs a Limiter: new Limiter(client)");
   if (typeof denyCache !== "boolean") throw new TypeError(`denyCache is true or false, and not ${String(denyCache)}`);
+  oneOf("withoutIdentity", withoutIdentity, ["refuse", "allow"]);
   return {
     timeout: timeout === undefined ? Math.min(limiter.timeout, ADAPTER.timeout) : duration("timeout", timeout),
     denyCache,
@@ -50,14 +52,9 @@ export function asking(
 
 /** The options of a store, of which none is misspelt. */
 export function storeOptions<O extends StoreOptions>(options: O, ...more: string[]): O {
-  known("the store", options, [...STORE_OPTIONS, ...more]);
+  known("the store", options, [...ADAPTER_OPTIONS, "algorithm", "name", ...more]);
   oneOf("algorithm", options.algorithm, ["sliding", "fixed"]);
-  checkedWithoutIdentity(options);
   return options;
-}
-
-export function checkedWithoutIdentity({ withoutIdentity }: Pick<StoreOptions, "withoutIdentity">): void {
-  oneOf("withoutIdentity", withoutIdentity, ["refuse", "allow"]);
 }
 
 /**
@@ -69,8 +66,6 @@ export function isRefused(limiter: Limiter, passes: boolean, error: unknown): bo
   if (!(error instanceof NoIdentityError)) limiter.warn(`a request was refused: ${(error as Error).message}`);
   return true;
 }
-
-export type Algorithm = "sliding" | "fixed";
 
 /** Rules are made once: requests come with the same few limits. */
 const rules = new Map<string, SlidingRule | FixedRule>();

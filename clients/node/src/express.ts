@@ -2,15 +2,12 @@
 
 import type { NextFunction, Request, RequestHandler, Response } from "express";
 import { Guard, type GuardOptions, type Limits, over } from "./guard.js";
-import { clientAddress, routeName } from "./identity.js";
+import { routeName } from "./identity.js";
 import type { Limiter } from "./limiter.js";
 
 export type { CostOf, KeyOf, Limit, Limits, RuleOf } from "./guard.js";
 
-export interface RateLimitOptions extends GuardOptions<Request> {
-  /** Answers a denied request, in place of the problem document with status 429. The headers are set already. */
-  readonly onDenied?: RequestHandler;
-}
+export type RateLimitOptions = GuardOptions<Request, RequestHandler>;
 
 /**
  * ```ts
@@ -21,16 +18,16 @@ export interface RateLimitOptions extends GuardOptions<Request> {
  * On a route a rule without a name counts the requests of that route alone. `response.locals.rateLimit` has the decision.
  */
 export function rateLimit(limiter: Limiter, limits: Limits<Request>, options: RateLimitOptions = {}): RequestHandler {
-  const guard = new Guard(limiter, limits, options, clientAddress(), "onDenied");
+  const guard = new Guard(limiter, limits, options, (request) => request);
   const limit = (request: Request, response: Response, next: NextFunction) => {
     guard
       .admit(request, routeOf(request, limit))
-      .then(async ({ refusal, headers, result, end }) => {
+      .then(async ({ refusal, onDenied, headers, result, end }) => {
         if (end) over(response, end);
         response.locals.rateLimit = result;
         for (const [name, value] of Object.entries(headers)) response.append(name, value);
         if (!refusal) next();
-        else if (refusal.status === 429 && options.onDenied) await options.onDenied(request, response, next);
+        else if (onDenied) await onDenied(request, response, next);
         else response.writeHead(refusal.status, { "Content-Type": refusal.type }).end(refusal.body);
       }, next)
       .catch(next);

@@ -2,15 +2,14 @@
 
 import type { FastifyInstance, FastifyPluginCallback, FastifyReply, FastifyRequest } from "fastify";
 import { Guard, type GuardOptions, type Limits, over } from "./guard.js";
-import { clientAddress, routeName } from "./identity.js";
+import { routeName } from "./identity.js";
 import type { Limiter } from "./limiter.js";
 
 export type { CostOf, KeyOf, Limit, Limits, RuleOf } from "./guard.js";
 
-export interface RateLimitOptions extends GuardOptions<FastifyRequest> {
-  /** Answers a denied request, in place of the problem document with status 429. The headers are set already. */
-  readonly onDenied?: (request: FastifyRequest, reply: FastifyReply) => unknown;
-}
+type Hook = (request: FastifyRequest, reply: FastifyReply) => Promise<unknown>;
+
+export type RateLimitOptions = GuardOptions<FastifyRequest, (request: FastifyRequest, reply: FastifyReply) => unknown>;
 
 export interface PluginOptions extends RateLimitOptions {
   readonly limiter: Limiter;
@@ -29,8 +28,6 @@ declare module "fastify" {
     rateLimit?: RouteLimits;
   }
 }
-
-type Hook = (request: FastifyRequest, reply: FastifyReply) => Promise<unknown>;
 
 /**
  * ```ts
@@ -81,10 +78,9 @@ function hook(
   options: RateLimitOptions,
   routeOf: (request: FastifyRequest) => string | undefined,
 ): Hook {
-  const identify = clientAddress();
-  const guard = new Guard<FastifyRequest>(limiter, limits, options, ({ raw }) => identify(raw), "onDenied");
+  const guard = new Guard(limiter, limits, options, ({ raw }) => raw);
   return async (request, reply) => {
-    const { refusal, headers, end } = await guard.admit(request, routeOf(request));
+    const { refusal, onDenied, headers, end } = await guard.admit(request, routeOf(request));
     if (end) over(reply.raw, end);
     for (const [name, value] of Object.entries(headers)) {
       const before = reply.getHeader(name);
@@ -92,8 +88,8 @@ function hook(
     }
     if (!refusal) return undefined;
     reply.code(refusal.status);
-    if (refusal.status !== 429 || !options.onDenied) return reply.type(refusal.type).send(refusal.body);
-    await options.onDenied(request, reply);
+    if (!onDenied) return reply.type(refusal.type).send(refusal.body);
+    await onDenied(request, reply);
     return reply;
   };
 }

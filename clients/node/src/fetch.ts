@@ -1,17 +1,16 @@
 /** A limit around a handler of Fetch's `Request`: Next.js, Remix, Bun, Deno and others. */
 
-import { Guard, type GuardOptions, held, type KeyOf, type Limits } from "./guard.js";
+import { answer, Guard, type GuardOptions, held, type KeyOf, type Limits } from "./guard.js";
 import type { Limiter } from "./limiter.js";
 
 export type { CostOf, KeyOf, Limit, Limits, RuleOf } from "./guard.js";
 
-export interface RateLimitOptions<Q extends Request> extends GuardOptions<Q> {
+export interface RateLimitOptions<Q extends Request>
+  extends GuardOptions<Q, (request: Q) => Response | Promise<Response>> {
   /** Whom a request is counted for: a `Request` does not say which address it comes from. */
   readonly key: KeyOf<Q>;
   /** The template of the route, such as `GET /item/[id]`: a rule without a name then counts the requests of that route alone. */
   readonly route?: string;
-  /** Answers a denied request, in place of the problem document. The headers are added to its response. */
-  readonly onDenied?: (request: Q) => Response | Promise<Response>;
 }
 
 /** A handler, with whatever a platform gives it beside the request. */
@@ -33,20 +32,15 @@ export function rateLimit<Q extends Request = Request>(
   limits: Limits<Q>,
   options: RateLimitOptions<Q>,
 ): <A extends readonly unknown[]>(handler: Handler<Q, A>) => (request: Q, ...rest: A) => Promise<Response> {
-  const { key, route, onDenied } = options;
+  const { key, route } = options;
   if (typeof key !== "function")
     throw new TypeError("rateLimit() needs a key: a Request does not say where it is from");
-  const guard = new Guard<Q>(limiter, limits, options, key, "route", "onDenied");
+  const guard = new Guard(limiter, limits, options, () => undefined, "route");
   return (handler) =>
     async (request, ...rest) => {
-      const { refusal, headers, end } = await guard.admit(request, route);
-      if (refusal?.status === 429 && onDenied) return withHeaders(await onDenied(request), headers);
-      if (refusal) {
-        return new Response(refusal.body, {
-          status: refusal.status,
-          headers: { ...headers, "Content-Type": refusal.type },
-        });
-      }
+      const { refusal, onDenied, headers, end } = await guard.admit(request, route);
+      if (onDenied) return withHeaders(await onDenied(request), headers);
+      if (refusal) return answer(refusal, headers);
       return held(async () => withHeaders(await handler(request, ...rest), headers), request.signal, end);
     };
 }

@@ -5,11 +5,11 @@
 
 import { randomUUID } from "node:crypto";
 import type { ServerResponse } from "node:http";
-import { type AdapterOptions, asking, checkedWithoutIdentity, identified } from "./adapter.js";
+import { ADAPTER_OPTIONS, type AdapterOptions, asking, identified } from "./adapter.js";
 import type { Asking, RequestDemand } from "./asking.js";
 import { ADAPTER, STATUS } from "./defaults.js";
 import { NoIdentityError, UnavailableError } from "./errors.js";
-import { adapterKey } from "./identity.js";
+import { adapterKey, clientAddress, type RequestLike } from "./identity.js";
 import { Lease } from "./lease.js";
 import type { Limiter } from "./limiter.js";
 import type { AllResult, Result } from "./result.js";
@@ -34,25 +34,28 @@ export interface Limit<Q> {
 /** One rule, or several in one decision. */
 export type Limits<Q> = RuleOf<Q> | Limit<Q> | readonly (RuleOf<Q> | Limit<Q>)[];
 
-export interface GuardOptions<Q> extends AdapterOptions {
+/** `D` is what answers a denied request in the framework. */
+export interface GuardOptions<Q, D> extends AdapterOptions {
   /** Whom a request is counted for. By default the address of its connection. */
   readonly key?: KeyOf<Q>;
   /** Units that a request weighs, in all rules but leases that have no cost of their own. By default the rule's. */
   readonly cost?: CostOf<Q>;
-  /** What is done with a request without a key: `refuse` answers with status 403, `allow` leaves the rule out. By default `refuse`. */
-  readonly withoutIdentity?: "refuse" | "allow";
+  /** Answers a denied request, in place of the problem document with status 429. The headers are in its response, too. */
+  readonly onDenied?: D;
 }
 
 /** What a middleware answers in the place of the application. */
 export interface Refusal {
-  readonly status: 403 | 429 | 503;
+  readonly status: (typeof STATUS)[keyof typeof STATUS];
   readonly type: "application/problem+json";
   readonly body: string;
 }
 
-export interface Admission {
+export interface Admission<D> {
   /** None of a request that is let in. */
   readonly refusal?: Refusal;
+  /** The application's own answer to a denial, in place of the refusal. */
+  readonly onDenied?: D | undefined;
   /** Of the response, whether the middleware makes it or the application. */
   readonly headers: Readonly<Record<string, string>>;
   /** None where nothing was asked. */
@@ -61,23 +64,31 @@ export interface Admission {
   readonly end?: (() => void) | undefined;
 }
 
-const OPTIONS = ["key", "cost", "withoutIdentity", "prefix", "timeout", "whenUnavailable", "denyCache"];
-
-export class Guard<Q extends object> {
+export class Guard<Q extends object, D> {
   readonly #limiter: Limiter;
   readonly #limits: readonly Limit<Q>[];
-  readonly #options: GuardOptions<Q>;
+  readonly #options: GuardOptions<Q, D>;
   readonly #asking: Asking;
-  readonly #addressOf: KeyOf<Q>;
+  readonly #keyOf: KeyOf<Q>;
 
-  /** `more` are the options of the framework's own. */
-  constructor(limiter: Limiter, limits: Limits<Q>, options: GuardOptions<Q>, addressOf: KeyOf<Q>, ...more: string[]) {
-    known("rateLimit()", options, [...OPTIONS, ...more]);
+  /** `incoming` is the request of node:http, and `more` are the options of the framework's own. */
+  constructor(
+    limiter: Limiter,
+    limits: Limits<Q>,
+    options: GuardOptions<Q, D>,
+    incoming: (request: Q) => RequestLike | undefined,
+    ...more: string[]
+  ) {
+    known("rateLimit()", options, [...ADAPTER_OPTIONS, "key", "cost", "onDenied", ...more]);
     this.#limiter = limiter;
     this.#asking = { ...asking(limiter, options), habit: ADAPTER.whenUnavailable };
     this.#options = options;
-    checkedWithoutIdentity(options);
-    this.#addressOf = addressOf;
+    const identify = clientAddress();
+    const addressOf = (request: Q) => {
+      const from = incoming(request);
+      return from && identify(from);
+    };
+    this.#keyOf = options.key ?? addressOf;
     const list = Array.isArray(limits) ? limits : [limits];
     this.#limits = list.map((limit: RuleOf<Q> | Limit<Q>) => (isLimit(limit) ? limit : { rule: limit }));
     if (list.length === 0) throw new TypeError("rateLimit() needs a rule");
@@ -85,14 +96,14 @@ export class Guard<Q extends object> {
   }
 
   /** Decides on a request. `route` is the template of the route that the limit is declared on. */
-  async admit(request: Q, route: string | undefined): Promise<Admission> {
-    const { key: keyOf = this.#addressOf, cost, prefix = ADAPTER.prefix, withoutIdentity } = this.#options;
+  async admit(request: Q, route: string | undefined): Promise<Admission<D>> {
+    const { cost, prefix = ADAPTER.prefix, withoutIdentity, onDenied } = this.#options;
     const demands: RequestDemand[] = [];
     try {
       for (const limit of this.#limits) {
         const rule = typeof limit.rule === "function" ? await limit.rule(request) : limit.rule;
         if (rule === undefined) continue;
-        const identity = await (limit.key ?? keyOf)(request);
+        const identity = await (limit.key ?? this.#keyOf)(request);
         if (!identified(identity, withoutIdentity)) continue;
         const policy = rule.name === undefined && route !== undefined ? `${route} ${describe(rule)}` : policyOf(rule);
         const units = limit.cost ?? (ofRequests(rule).kind === "lease" ? undefined : cost);
@@ -111,7 +122,7 @@ export class Guard<Q extends object> {
       const problem = result.problem({ taken });
       told.set(request, new Set([...(taken ?? []), ...result.policies(taken).map(({ name }) => name)]));
       if (!problem) return { headers, result, end: this.#held(demands, result, askedAt) };
-      return { refusal: refusal(STATUS.denied, problem), headers, result };
+      return { refusal: refusal(STATUS.denied, problem), onDenied, headers, result };
     } catch (error) {
       const isUnknown = error instanceof NoIdentityError;
       if (!isUnknown && !(error instanceof UnavailableError)) throw error;
@@ -147,6 +158,10 @@ export function over(
   // Of HTTP/2 the stream says it.
   if (response.stream?.destroyed ?? response.destroyed) end();
   else response.once("close", end);
+}
+
+export function answer({ status, type, body }: Refusal, headers: Readonly<Record<string, string>> = {}): Response {
+  return new Response(body, { status, headers: { ...headers, "Content-Type": type } });
 }
 
 /** Makes a response, and says when it is over: its body has been read, it has no body, or its client has left. */

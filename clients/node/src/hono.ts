@@ -1,16 +1,13 @@
 /** Middleware for Hono, version 4. */
 
-import type { Context, MiddlewareHandler, Next } from "hono";
-import { Guard, type GuardOptions, held, type Limits, type Refusal } from "./guard.js";
-import { clientAddress, mountedAt, type RequestLike } from "./identity.js";
+import type { Context, MiddlewareHandler } from "hono";
+import { answer, Guard, type GuardOptions, held, type Limits } from "./guard.js";
+import { mountedAt, type RequestLike } from "./identity.js";
 import type { Limiter } from "./limiter.js";
 
 export type { CostOf, KeyOf, Limit, Limits, RuleOf } from "./guard.js";
 
-export interface RateLimitOptions extends GuardOptions<Context> {
-  /** Answers a denied request, in place of the problem document with status 429. The headers are added to its response. */
-  readonly onDenied?: (context: Context) => Response | Promise<Response>;
-}
+export type RateLimitOptions = GuardOptions<Context, (context: Context) => Response | Promise<Response>>;
 
 /**
  * ```ts
@@ -26,17 +23,19 @@ export function rateLimit(
   limits: Limits<Context>,
   options: RateLimitOptions = {},
 ): MiddlewareHandler {
-  const identify = clientAddress();
-  const addressOf = (context: Context) => {
-    const incoming = incomingOf(context);
-    return incoming && identify(incoming);
-  };
-  const guard = new Guard<Context>(limiter, limits, options, addressOf, "onDenied");
+  const guard = new Guard(limiter, limits, options, incomingOf);
   return async (context, next) => {
-    const { refusal, headers, result, end } = await guard.admit(context, routeOf(context));
+    const { refusal, onDenied, headers, result, end } = await guard.admit(context, routeOf(context));
     context.set("rateLimit", result);
     const { signal } = end ? context.req.raw : NEVER;
-    const response = await held(() => respond(context, next, refusal, options), signal, end);
+    const respond = async () => {
+      if (onDenied) return onDenied(context);
+      if (refusal) return answer(refusal);
+      // What the application throws is answered within.
+      await next();
+      return context.res;
+    };
+    const response = await held(respond, signal, end);
     if (response !== context.res) {
       // Without that Hono would add the headers of the one to the other.
       context.res = undefined;
@@ -44,17 +43,6 @@ export function rateLimit(
     }
     for (const [name, value] of Object.entries(headers)) context.header(name, value, { append: true });
   };
-}
-
-async function respond(context: Context, next: Next, refusal: Refusal | undefined, { onDenied }: RateLimitOptions) {
-  if (refusal?.status === 429 && onDenied) return onDenied(context);
-  if (refusal) {
-    const { status, type, body } = refusal;
-    return new Response(body, { status, headers: { "Content-Type": type } });
-  }
-  // What the application throws is answered within.
-  await next();
-  return context.res;
 }
 
 const NEVER = new AbortController();

@@ -2,15 +2,12 @@
 
 import type { Context, Middleware, Next } from "koa";
 import { Guard, type GuardOptions, type Limits, over } from "./guard.js";
-import { clientAddress, mountedAt, routeName } from "./identity.js";
+import { mountedAt, routeName } from "./identity.js";
 import type { Limiter } from "./limiter.js";
 
 export type { CostOf, KeyOf, Limit, Limits, RuleOf } from "./guard.js";
 
-export interface RateLimitOptions extends GuardOptions<Context> {
-  /** Answers a denied request, in place of the problem document with status 429. The headers are set already. */
-  readonly onDenied?: (context: Context) => unknown;
-}
+export type RateLimitOptions = GuardOptions<Context, (context: Context) => unknown>;
 
 /**
  * ```ts
@@ -21,10 +18,9 @@ export interface RateLimitOptions extends GuardOptions<Context> {
  * On a route a rule without a name counts the requests of that route alone. `context.state.rateLimit` has the decision.
  */
 export function rateLimit(limiter: Limiter, limits: Limits<Context>, options: RateLimitOptions = {}): Middleware {
-  const identify = clientAddress();
-  const guard = new Guard<Context>(limiter, limits, options, ({ req }) => identify(req), "onDenied");
+  const guard = new Guard(limiter, limits, options, ({ req }) => req);
   return async (context: Context, next: Next) => {
-    const { refusal, headers, result, end } = await guard.admit(context, routeOf(context));
+    const { refusal, onDenied, headers, result, end } = await guard.admit(context, routeOf(context));
     if (end) over(context.res, end);
     context.state.rateLimit = result;
     for (const [name, value] of Object.entries(headers)) context.append(name, value);
@@ -36,9 +32,9 @@ export function rateLimit(limiter: Limiter, limits: Limits<Context>, options: Ra
         if (error instanceof Error) Object.assign(error, { headers: { ...headers, ...(error as Headed).headers } });
         throw error;
       }
-    } else if (refusal.status === 429 && options.onDenied) {
-      context.status = 429;
-      await options.onDenied(context);
+    } else if (onDenied) {
+      context.status = refusal.status;
+      await onDenied(context);
     } else {
       context.status = refusal.status;
       context.body = refusal.body;

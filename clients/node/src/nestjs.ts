@@ -2,7 +2,7 @@
 
 import { type ExecutionContext, ForbiddenException, ServiceUnavailableException } from "@nestjs/common";
 import { ThrottlerGuard, type ThrottlerRequest, type ThrottlerStorage } from "@nestjs/throttler";
-import { type AdapterOptions, asking, checkedWithoutIdentity, identified, ruleOf } from "./adapter.js";
+import { ADAPTER_OPTIONS, type AdapterOptions, asking, identified, ruleOf } from "./adapter.js";
 import type { RequestDemand } from "./asking.js";
 import { ADAPTER } from "./defaults.js";
 import { NoIdentityError, UnavailableError } from "./errors.js";
@@ -16,11 +16,6 @@ export type { AdapterOptions } from "./adapter.js";
 
 /** What a guard is told: times are whole seconds, rounded up. */
 export type ThrottlerRecord = Awaited<ReturnType<ThrottlerStorage["increment"]>>;
-
-export interface NestThrottlerOptions extends AdapterOptions {
-  /** What is done with a request whose key or tracker is empty: `refuse` answers with status 403. By default `refuse`. */
-  readonly withoutIdentity?: "refuse" | "allow";
-}
 
 /** What one throttler asks for a request. Times are in milliseconds. */
 export interface Throttling {
@@ -55,12 +50,11 @@ interface Throttler extends Throttling {
  */
 export class NestThrottlerStorage implements ThrottlerStorage {
   readonly #limiter: Limiter;
-  readonly #options: NestThrottlerOptions;
+  readonly #options: AdapterOptions;
   readonly #asking: ReturnType<typeof asking>;
 
-  constructor(limiter: Limiter, options: NestThrottlerOptions = {}) {
-    known("the storage", options, ["prefix", "timeout", "whenUnavailable", "denyCache", "withoutIdentity"]);
-    checkedWithoutIdentity(options);
+  constructor(limiter: Limiter, options: AdapterOptions = {}) {
+    known("the storage", options, ADAPTER_OPTIONS);
     this.#limiter = limiter;
     this.#options = options;
     this.#asking = asking(limiter, options);

@@ -19,7 +19,7 @@ const inherited = Abstract.prototype as unknown as Inherited;
 
 export interface RateLimiterRlOptions
   extends Omit<IRateLimiterStoreOptions, "storeClient" | "storeType">,
-    AdapterOptions {
+    Omit<AdapterOptions, "withoutIdentity"> {
   readonly limiter: Limiter;
   /**
    * `fixed`: a counter whose window begins with its first request and that counts denials, as in the package's own

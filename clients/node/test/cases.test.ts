@@ -472,12 +472,13 @@ test("defaults: each row is what the package uses", async () => {
   const connection = recorder(new Map(Object.entries(full)));
   const limiter = new Limiter(connection, { prefix: "app:", mode: "module", onDecision: ({ key }) => keys.push(key) });
   const denied = await limiter.hit("k", rule);
-  const { refusal } = await new Guard(limiter, rule, {}, () => "k").admit({});
-  const nobody = await new Guard(limiter, rule, {}, () => "").admit({});
+  const key = () => "k";
+  const { refusal } = await new Guard(limiter, rule, { key }, () => undefined).admit({});
+  const nobody = await new Guard(limiter, rule, {}, () => undefined).admit({});
   const away = { keyPrefix: "", send: () => Promise.reject(new UnavailableError("away")) };
   const closed = new Limiter(away, { whenUnavailable: "closed", logger: { warn() {} } });
-  const unavailable = await new Guard(closed, rule, {}, () => "k").admit({});
-  const open = await new Guard(new Limiter(away, { logger: { warn() {} } }), rule, {}, () => "k").admit({});
+  const unavailable = await new Guard(closed, rule, { key }, () => undefined).admit({});
+  const open = await new Guard(new Limiter(away, { logger: { warn() {} } }), rule, { key }, () => undefined).admit({});
   const adapter = asking(new Limiter(recorder()), {});
   const { "violated-policies": _names, status, ...problem } = denied.problem() as Any;
   assert.throws(() => identified(""), /no identity/);

@@ -142,11 +142,12 @@ class Attempt implements Route {
   readonly readOnly: boolean;
   readonly deadline: number;
   sent = false;
+  /** Whether the caller has been told the outcome. */
+  over = false;
   readonly #allowed: number;
   readonly #giveUp: () => void;
   /** For how long this process had nothing to do but to wait when the call began. */
   readonly #waited = idle();
-  #over = false;
   #timer: NodeJS.Timeout;
   #abort: AbortController | undefined;
 
@@ -164,21 +165,16 @@ class Attempt implements Route {
     return Math.max(1, this.deadline - performance.now());
   }
 
-  /** Whether the caller has been told the outcome. */
-  get over(): boolean {
-    return this.#over;
-  }
-
   /** Most calls need none, and none is made for them. */
   get signal(): AbortSignal {
     this.#abort ??= new AbortController();
-    if (this.#over) this.#abort.abort();
+    if (this.over) this.#abort.abort();
     return this.#abort.signal;
   }
 
   end(): boolean {
-    if (this.#over) return false;
-    this.#over = true;
+    if (this.over) return false;
+    this.over = true;
     clearTimeout(this.#timer);
     return true;
   }
@@ -198,13 +194,13 @@ class Attempt implements Route {
     let [turns, { replies }] = [0, this.node];
     const until = now + 500;
     const look = () => {
-      if (this.#over) return;
+      if (this.over) return;
       if (turns++ < BUSY_TURNS || (this.node.replies !== replies && performance.now() < until)) {
         replies = this.node.replies;
         setImmediate(look);
         return;
       }
-      this.#over = true;
+      this.over = true;
       this.#giveUp();
       this.#abort?.abort();
     };
@@ -218,7 +214,8 @@ export class Server {
   readonly #nodes = new Map<string, Node>();
   /** Redis 6.2 has no EVALSHA_RO, and a user may lack the right. */
   #readOnlyForms = true;
-  #mode: Mode | undefined;
+  /** The form that was found last; `undefined` before the first call. */
+  mode: Mode | undefined;
   #users = 0;
 
   constructor(connection: Connection, modes: readonly Mode[]) {
@@ -227,11 +224,6 @@ export class Server {
     connection.onReconnect?.(() => {
       for (const node of this.#nodes.values()) node.reconnected(connection.cluster === true);
     });
-  }
-
-  /** The form that was found last; `undefined` before the first call. */
-  get mode(): Mode | undefined {
-    return this.#mode;
   }
 
   open(): void {
@@ -262,7 +254,6 @@ export class Server {
     const node = this.#nodeAt(call.keys[0]);
     const now = performance.now();
     if (node.enter(now)) this.#connection.renew?.();
-    // No more promises than it takes: this is what each request of an application goes through.
     return new Promise((resolve, reject) => {
       const attempt = new Attempt(node, call, timeout, () => {
         node.timedOut(performance.now(), now);
@@ -272,19 +263,15 @@ export class Server {
             : new UnavailableError(`The call was not sent: the server has said nothing within ${timeout} ms`),
         );
       });
-      const answered = (reply: unknown) => {
-        if (attempt.end()) resolve(reply);
-        if (now >= node.probeAt) this.#probe(node, attempt.key);
-      };
-      const failed = (error: unknown) => {
-        if (attempt.end()) reject(error);
-      };
-      const { mode } = node;
-      if (mode === undefined) this.#ask(call, attempt).then(answered, failed);
-      else {
-        const again = (error: unknown) => this.#ask(call, attempt, { error, mode }).then(answered, failed);
-        this.#transmit(this.#inForm(mode, call), attempt).then(answered, again);
-      }
+      this.#ask(call, attempt).then(
+        (reply) => {
+          if (attempt.end()) resolve(reply);
+          if (now >= node.probeAt) this.#probe(node, attempt.key);
+        },
+        (error) => {
+          if (attempt.end()) reject(error);
+        },
+      );
     });
   }
 
@@ -292,44 +279,37 @@ export class Server {
    * Asks until there is an answer to the call, or an error that stays: the form is found out where it is not known, or
    * gone; a call is sent again while its slot is on the move, and after a lost reply if that does no harm.
    */
-  async #ask(call: Call, attempt: Attempt, sent?: { error: unknown; mode: Mode }): Promise<unknown> {
+  async #ask(call: Call, attempt: Attempt): Promise<unknown> {
     const { node } = attempt;
+    const peeks = call.name === "peek";
     let probes = 0;
     for (let pause = 4; ; ) {
-      if (!sent) {
-        if (node.mode === undefined) await this.#found(attempt);
-        // The caller may have been told by now that there is no answer.
-        if (attempt.over || node.mode === undefined) throw new UnavailableError("The call was not sent in time");
-        const { mode } = node;
-        try {
-          return await this.#transmit(this.#inForm(mode, call), attempt);
-        } catch (error) {
-          sent = { error, mode };
+      if (node.mode === undefined) await this.#found(attempt);
+      // The caller may have been told by now that there is no answer.
+      if (attempt.over || node.mode === undefined) throw new UnavailableError("The call was not sent in time");
+      const { mode } = node;
+      try {
+        return await this.#transmit(this.#inForm(mode, call), attempt);
+      } catch (error) {
+        // Replicas do not get the script from their primary.
+        if (peeks && mode === "script" && isMissing(error)) {
+          const source = [this.#readOnlyForms ? "EVAL_RO" : "EVAL", script, "1", ...call.keys, "peek", ...call.words];
+          return this.#transmit(source, attempt);
         }
-      }
-      const { error, mode } = sent;
-      sent = undefined;
-      // Replicas do not get the script from their primary.
-      if (call.name === "peek" && mode === "script" && isMissing(error)) {
-        return this.#transmit(this.#inSource(call), attempt);
-      }
-      if (
-        this.#readOnlyForms &&
-        call.name === "peek" &&
-        mode !== "module" &&
-        (isUnknown(error) || isForbidden(error))
-      ) {
-        this.#readOnlyForms = false;
-      } else if (isGone(error) && probes++ < MOST_PROBES) {
-        // Another call may have found the new mode meanwhile.
-        if (node.mode === mode) node.mode = undefined;
-      } else {
-        const cause = this.#mayAsk(call, error);
-        // Half of the pause is random, so that callers do not come back in step.
-        const wait = pause * (0.5 + Math.random() / 2);
-        if (performance.now() + wait > attempt.deadline) throw cause;
-        await sleep(wait);
-        pause = Math.min(pause * 2, 128);
+        const isRefused = isForbidden(error) || (isGone(error) && !isMissing(error));
+        if (this.#readOnlyForms && peeks && mode !== "module" && isRefused) {
+          this.#readOnlyForms = false;
+        } else if (isGone(error) && probes++ < MOST_PROBES) {
+          // Another call may have found the new mode meanwhile.
+          if (node.mode === mode) node.mode = undefined;
+        } else {
+          const cause = this.#mayAsk(call, error);
+          // Half of the pause is random, so that callers do not come back in step.
+          const wait = pause * (0.5 + Math.random() / 2);
+          if (performance.now() + wait > attempt.deadline) throw cause;
+          await sleep(wait);
+          pause = Math.min(pause * 2, 128);
+        }
       }
     }
   }
@@ -372,7 +352,7 @@ export class Server {
       if (reason) attempts.push(reason);
       else {
         node.mode = mode;
-        this.#mode = mode;
+        this.mode = mode;
         node.probeAt = performance.now() + PROBE_AGAIN;
         if (mode === "functions") this.#checkLibrary(node, key);
         return;
@@ -413,7 +393,7 @@ export class Server {
     if (node.mode !== "module" && this.#modes.includes("module")) {
       this.#beside(node, key, (send) => this.#refusal("module", key, send)).then(
         (reason) => {
-          if (!reason) this.#mode = node.mode = "module";
+          if (!reason) this.mode = node.mode = "module";
         },
         () => {},
       );
@@ -439,53 +419,38 @@ export class Server {
   }
 
   /** Sends a command once, and tells the node's state what came of it, also where the caller has left. */
-  #transmit(command: readonly Word[], attempt: Attempt): Promise<unknown> {
+  async #transmit(command: readonly Word[], attempt: Attempt): Promise<unknown> {
     const { node } = attempt;
     const sentAt = performance.now();
     node.sent(sentAt);
     attempt.sent = true;
-    let sent: Promise<unknown>;
     try {
-      sent = this.#connection.send(command, attempt);
+      const reply = await this.#connection.send(command, attempt);
+      node.replied(undefined);
+      return reply;
     } catch (error) {
-      sent = Promise.reject(error);
+      if (error instanceof TypeError || error instanceof RangeError) {
+        node.left(sentAt);
+        throw error;
+      }
+      if (isReply(error)) {
+        node.replied(meaning(error.message, this.#connection.cluster) === "unavailable" ? error : undefined);
+        throw error;
+      }
+      const cause = lost(error);
+      const now = performance.now();
+      // What a client gives up at the deadline is late, and no failure of a connection.
+      if (now >= attempt.deadline - 1) node.timedOut(now, sentAt);
+      else node.failed(cause, sentAt);
+      throw cause;
     }
-    return sent.then(
-      (reply) => {
-        node.replied(undefined);
-        return reply;
-      },
-      (error) => {
-        if (error instanceof TypeError || error instanceof RangeError) {
-          node.left(sentAt);
-          throw error;
-        }
-        if (isReply(error)) {
-          node.replied(meaning(error.message, this.#connection.cluster) === "unavailable" ? error : undefined);
-          throw error;
-        }
-        const cause = lost(error);
-        const now = performance.now();
-        // What a client gives up at the deadline is late, and no failure of a connection.
-        if (now >= attempt.deadline - 1) node.timedOut(now, sentAt);
-        else node.failed(cause, sentAt);
-        throw cause;
-      },
-    );
   }
 
   #nodeAt(key: Word): Node {
     const name = this.nodeOf(key);
-    let node = this.#nodes.get(name);
-    if (!node) {
-      node = new Node();
-      this.#nodes.set(name, node);
-    }
+    const node = this.#nodes.get(name) ?? new Node();
+    this.#nodes.set(name, node);
     return node;
-  }
-
-  #inSource({ keys: [key], words }: Call): Word[] {
-    return [this.#readOnlyForms ? "EVAL_RO" : "EVAL", script, "1", key, "peek", ...words];
   }
 
   #inForm(mode: Mode, { name, keys, words }: Call, readOnly = this.#readOnlyForms): Word[] {
@@ -552,10 +517,6 @@ function isGone(error: unknown): boolean {
 /** Whether it takes the form, and only lacks the library or the script. */
 function isMissing(error: unknown): boolean {
   return isReply(error) && /function not found|NOSCRIPT/i.test(error.message);
-}
-
-function isUnknown(error: unknown): boolean {
-  return isGone(error) && !isMissing(error);
 }
 
 /** Whether the user may not run the command. A key that is forbidden is forbidden in every form. */

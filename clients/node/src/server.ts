@@ -20,8 +20,8 @@ import { oneOf } from "./words.js";
 export type Mode = (typeof MODES)[number];
 
 /** The commands without `RL.`, in lower case; `set` is the server's own. */
-export type Command = QuotaCommand | "acquire" | "release" | "all" | "peek" | "refund" | "reset" | "settle" | "set";
-type QuotaCommand = "sliding" | "fixed" | "throttle";
+export type Command = RuleCommand | "release" | "all" | "peek" | "refund" | "reset" | "settle" | "set";
+export type RuleCommand = "sliding" | "fixed" | "throttle" | "acquire";
 
 /** One call, before it is known in which form it is sent. */
 export interface Call {
@@ -251,7 +251,9 @@ export class Server {
    * and the reply at the same time, and timers come first.
    */
   call(call: Call, timeout: number): Promise<unknown> {
-    const node = this.#nodeAt(call.keys[0]);
+    const name = this.nodeOf(call.keys[0]);
+    const node = this.#nodes.get(name) ?? new Node();
+    this.#nodes.set(name, node);
     const now = performance.now();
     if (node.enter(now)) this.#connection.renew?.();
     return new Promise((resolve, reject) => {
@@ -354,7 +356,7 @@ export class Server {
         node.mode = mode;
         this.mode = mode;
         node.probeAt = performance.now() + PROBE_AGAIN;
-        if (mode === "functions") this.#checkLibrary(node, key);
+        if (mode === "functions") this.#beside(node, key, replaceOlder).catch(() => {});
         return;
       }
     }
@@ -390,19 +392,7 @@ export class Server {
    */
   #probe(node: Node, key: Word): void {
     node.probeAt = performance.now() + PROBE_AGAIN;
-    if (node.mode !== "module" && this.#modes.includes("module")) {
-      this.#beside(node, key, (send) => this.#refusal("module", key, send)).then(
-        (reason) => {
-          if (!reason) this.mode = node.mode = "module";
-        },
-        () => {},
-      );
-    }
-    if (node.mode === "functions") this.#checkLibrary(node, key);
-  }
-
-  #checkLibrary(node: Node, key: Word): void {
-    this.#beside(node, key, replaceOlder).catch(() => {});
+    if (node.mode !== "module") this.#beside(node, key, (send) => this.#find(node, key, send)).catch(() => {});
   }
 
   /** Sends commands to the node of a key, beside the calls. */
@@ -444,13 +434,6 @@ export class Server {
       else node.failed(cause, sentAt);
       throw cause;
     }
-  }
-
-  #nodeAt(key: Word): Node {
-    const name = this.nodeOf(key);
-    const node = this.#nodes.get(name) ?? new Node();
-    this.#nodes.set(name, node);
-    return node;
   }
 
   #inForm(mode: Mode, { name, keys, words }: Call, readOnly = this.#readOnlyForms): Word[] {

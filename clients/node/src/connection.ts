@@ -69,26 +69,19 @@ const connections = new WeakMap<object, Connection>();
 
 /** The connection of a client; the same one for the same client. */
 export function connect(client: RedisClient): Connection {
-  if (typeof client !== "object" || client === null) throw notAClient(client);
-  const known = connections.get(client);
-  if (known) return known;
-  const connection = wrap(client as unknown as Record<string, unknown>);
+  const connection = connections.get(client) ?? wrap(client as unknown as Record<string, unknown> | undefined);
   connections.set(client, connection);
   return connection;
 }
 
-function wrap(client: Record<string, unknown>): Connection {
-  const has = (...names: string[]) => names.every((name) => typeof client[name] === "function");
-  if (has("send") && typeof client.keyPrefix === "string") return client as unknown as Connection;
+function wrap(client: Record<string, unknown> | undefined): Connection {
+  const has = (...names: string[]) => names.every((name) => typeof client?.[name] === "function");
+  if (has("send") && typeof client?.keyPrefix === "string") return client as unknown as Connection;
   if (has("call", "defineCommand")) return new Ioredis(client as unknown as IoredisClient);
   if (has("sendCommand")) return new NodeRedis(client as unknown as NodeRedisClient);
-  throw notAClient(client);
-}
-
-function notAClient(given: unknown): TypeError {
   const what =
-    typeof given === "object" && given !== null ? `a ${given.constructor?.name ?? "plain"} object` : String(given);
-  return new TypeError(`The client must be one of node-redis or ioredis, or a Connection, not ${what}`);
+    typeof client === "object" && client !== null ? `a ${client.constructor?.name ?? "plain"} object` : String(client);
+  throw new TypeError(`The client must be one of node-redis or ioredis, or a Connection, not ${what}`);
 }
 
 /**
@@ -142,20 +135,17 @@ abstract class Derived<C extends object> implements Connection {
     if (this.derivable && this.state === "open" && !this.#own) this.#opened().catch(() => {});
   }
 
-  send(command: readonly Word[], route: Route): Promise<unknown> {
-    const args = command.map(bytes);
-    const own = this.derivable ? this.#own : this.client;
-    if (own) return this.write(own, args, route);
-    if (this.state === "closed") throw new UnavailableError("The call was not sent: the client is closed");
-    return this.#sendLater(args, route);
-  }
-
   /** Sends a command when there is a connection, if anybody still waits for that. */
-  async #sendLater(args: Args, route: Route): Promise<unknown> {
-    const own = await this.#opened().catch((error) => {
-      throw notSent(error);
-    });
-    if (route.signal.aborted) throw new UnavailableError("The call was not sent in time");
+  async send(command: readonly Word[], route: Route): Promise<unknown> {
+    const args = command.map(bytes);
+    let own = this.derivable ? this.#own : this.client;
+    if (!own) {
+      if (this.state === "closed") throw new UnavailableError("The call was not sent: the client is closed");
+      own = await this.#opened().catch((error) => {
+        throw notSent(error);
+      });
+      if (route.signal.aborted) throw new UnavailableError("The call was not sent in time");
+    }
     return this.write(own, args, route);
   }
 
@@ -287,12 +277,10 @@ class NodeRedis extends Derived<NodeRedisClient> {
   protected write(client: NodeRedisClient, args: Args, route: Route): Promise<unknown> {
     // The reply is read as the server sends it, whatever types the client maps it to otherwise. Its own time-out is not
     // needed beside the limiter's, and costs more than all the rest here.
-    const options: { typeMapping: object; timeout: undefined; abortSignal?: AbortSignal } = {
-      typeMapping: NO_MAPPING,
-      timeout: undefined,
-    };
+    const plain = { typeMapping: {}, timeout: undefined };
     // A command that waits for a connection is taken out of the queue when it is given up.
-    if (this.#kind !== "client" || client.isReady !== true) options.abortSignal = route.signal;
+    const waits = this.#kind !== "client" || client.isReady !== true;
+    const options = waits ? { ...plain, abortSignal: route.signal } : plain;
     return this.#sent(client, args, route, options).then(undefined, (error) => {
       if (!(error instanceof Error)) throw error;
       if (NOT_SENT.has(error.message)) throw notSent(this.#failure ?? error);
@@ -355,7 +343,6 @@ class NodeRedis extends Derived<NodeRedisClient> {
   }
 }
 
-const NO_MAPPING = {};
 /** For how long a node that was named may be silent before another is asked for the cluster's slots. */
 const SEED_SILENT_MS = 1000;
 

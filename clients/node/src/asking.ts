@@ -3,7 +3,8 @@
 import { randomBytes } from "node:crypto";
 import { RESERVATION } from "./defaults.js";
 import type { Word } from "./keys.js";
-import type { CallOptions, Demand, ReserveOptions, WhenUnavailable } from "./options.js";
+import type { Demand, ReserveOptions, WhenUnavailable } from "./options.js";
+import type { Rule } from "./rules.js";
 import { LONGEST_TIMER_MS } from "./waiting.js";
 import { readDuration } from "./words.js";
 
@@ -17,13 +18,12 @@ export interface Hold {
   renews?: boolean;
 }
 
-export type Reserving = CallOptions & { readonly hold: Hold };
-
 /** The options of a reservation, with a holder that no other one has. */
-export function reserving({ lease = RESERVATION.lease / 1000, ...options }: ReserveOptions = {}): Reserving {
+export function reserving({ lease = RESERVATION.lease / 1000, ...options }: ReserveOptions = {}) {
   const holder = randomBytes(16).toString("hex");
   try {
-    return { ...options, hold: { holder, leaseMs: readDuration(lease) } };
+    const hold: Hold = { holder, leaseMs: readDuration(lease) };
+    return { ...options, hold };
   } catch {
     throw new RangeError(`the lease of a reservation is from 0.001 to 2147483647 seconds, not ${String(lease)}`);
   }
@@ -33,6 +33,16 @@ export type RequestDemand = Demand & {
   /** Whether a denial by this rule may be remembered; unless given, it may. */
   readonly remembers?: boolean;
 };
+
+/** A key and rule of a decision, as they are asked. */
+export interface Asked {
+  readonly key: Word;
+  readonly rule: Rule;
+  readonly cost: number;
+  readonly force: boolean;
+  /** Whether a denial may be remembered. */
+  readonly remembers: boolean;
+}
 
 /** How a limiter is asked, by an adapter where that differs from the limiter's options. */
 export interface Asking {
@@ -48,6 +58,8 @@ export interface Asking {
   /** Take a turn that comes within this number of milliseconds. */
   readonly within?: number | undefined;
   readonly hold?: Hold | undefined;
+  /** The unix time in milliseconds whose period a calendar counts in, else now. */
+  readonly at?: number | undefined;
   /** Ask what the answer would be, and change nothing. */
   readonly peek?: boolean | undefined;
 }

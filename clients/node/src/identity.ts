@@ -80,10 +80,10 @@ function readAddress(text: string): string | undefined {
 /** The network of an IPv6 address, as text in its shortest form. */
 function network(address: string, prefix: number): string {
   const groups = expand(address).map((group, i) => {
-    const bits = Math.max(0, Math.min(16, prefix - 16 * i));
-    return group & (0xffff << (16 - bits));
+    const others = 16 - Math.max(0, Math.min(16, prefix - 16 * i));
+    return ((group >> others) << others).toString(16);
   });
-  const text = compress(groups.map((group) => (group & 0xffff).toString(16)).join(":"));
+  const text = compress(groups.join(":"));
   return prefix === 128 ? text : `${text}/${prefix}`;
 }
 

@@ -49,7 +49,9 @@ export class Lease<R extends { readonly leaseMs: number } = LeaseRule> {
   /** Whether the lease has ended without being released. Then others may hold it. */
   get lost(): boolean {
     // By the clock, and not by the timer alone, which a busy process runs late.
-    if (!this.#released && !this.signal.aborted && performance.now() >= this.#endsAt) this.#lose(ENDED);
+    if (!this.#released && !this.signal.aborted && performance.now() >= this.#endsAt) {
+      this.#lose("The lease has ended before it could be renewed");
+    }
     return this.signal.aborted;
   }
 
@@ -112,14 +114,11 @@ export class Lease<R extends { readonly leaseMs: number } = LeaseRule> {
 
   /** A renewal that fails is tried again in a third of the time that is left then. */
   #renewIn(ms: number): void {
-    this.#renewal = setTimeout(
-      () => {
-        this.renew().catch(() => {
-          if (!this.#released && !this.lost) this.#renewIn((this.#endsAt - performance.now()) / RENEWALS);
-        });
-      },
-      Math.min(Math.max(1, ms), LONGEST_TIMER_MS),
-    ).unref();
+    const again = () => {
+      if (!this.#released && !this.lost) this.#renewIn((this.#endsAt - performance.now()) / RENEWALS);
+    };
+    const renew = () => this.renew().catch(again);
+    this.#renewal = setTimeout(renew, Math.min(Math.max(1, ms), LONGEST_TIMER_MS)).unref();
   }
 
   #lose(reason: string): void {
@@ -132,5 +131,3 @@ export class Lease<R extends { readonly leaseMs: number } = LeaseRule> {
     clearTimeout(this.#renewal);
   }
 }
-
-const ENDED = "The lease has ended before it could be renewed";

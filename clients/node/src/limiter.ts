@@ -3,20 +3,20 @@
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import {
+  type Asked,
   type Asking,
   duration,
   type Hold,
   OPTIONS,
   POLICIES,
   type RequestDemand,
-  type Reserving,
   reserving,
 } from "./asking.js";
 import { periodEnd } from "./calendar.js";
 import { type Connection, connect, type RedisClient } from "./connection.js";
 import { LIMITER, WAITING } from "./defaults.js";
 import { type Denial, DenialCache } from "./denials.js";
-import { DeniedError, isEnded, LostReplyError, UnavailableError } from "./errors.js";
+import { DeniedError, isEnded, UnavailableError } from "./errors.js";
 import { checkedWord, memoryKey, type Word } from "./keys.js";
 import { Lease } from "./lease.js";
 import { LocalLimits } from "./local.js";
@@ -41,24 +41,11 @@ import type {
 import { Outage } from "./outage.js";
 import { type Figures, readInteger, readIntegers, readWindows, repliesEach } from "./reply.js";
 import { type Part, Reservation, type Work } from "./reservation.js";
-import { AllResult, type Refund, Result, readAll, type Source, togetherOf, unlimited } from "./result.js";
-import type { CalendarRule, FixedRule, LeaseRule, QuotaRule, Rule, SlidingRule, TurnRule, UnitRule } from "./rules.js";
+import { AllResult, type Refund, Result, readAll, togetherOf, unlimited } from "./result.js";
+import type { LeaseRule, QuotaRule, Rule, SlidingRule, TurnRule, UnitRule } from "./rules.js";
 import { type Command, EARLY_MS, type Mode, type Server, serverOf } from "./server.js";
-import { countdown, type Place, pauseFor, Queue, unlessLeft } from "./waiting.js";
-import {
-  checked,
-  checkedLease,
-  commandOf,
-  counters,
-  integer,
-  isForced,
-  keyword,
-  known,
-  oneOf,
-  reservable,
-  turnable,
-  words,
-} from "./words.js";
+import { countdown, type Place, pauseFor, Queue, unlessLeft, unlessLost } from "./waiting.js";
+import { checked, commandOf, integer, isForced, keyword, known, ofKind, oneOf, seconds, words } from "./words.js";
 
 /**
  * Limits over one client of node-redis or ioredis, a cluster client too.
@@ -156,10 +143,12 @@ export class Limiter {
 
   /** Gives a key its whole quota back: `RL.RESET`. A fixed rule is needed to find its counters and holds. Resolves with the number of keys removed. */
   async reset(key: Word, rule?: Rule, options: CallOptions = {}): Promise<number> {
-    const { kind } = rule === undefined ? { kind: undefined } : checked(rule);
+    const behind: string[] = [];
+    if (rule !== undefined) checked(rule);
+    if (rule?.kind === "calendar") behind.push(`@${periodEnd(rule, Date.now())}`);
+    if (rule?.kind === "fixed") behind.push(...rule.windows.map(({ windowMs }) => seconds(windowMs)));
     // A hold that stayed would later give back units of requests that came after the reset.
-    const behind =
-      kind === "fixed" || kind === "calendar" ? [...counters(rule as FixedRule | CalendarRule), "HOLD"] : [];
+    if (behind.length > 0) behind.push("HOLD");
     return readInteger(await this.#giveBack("reset", key, behind, options), "a number of keys");
   }
 
@@ -169,7 +158,7 @@ export class Limiter {
    * {@link wait} sleeps, too. {@link refund} with the result's `atMs` gives a turn back.
    */
   async turn(key: Word, rule: TurnRule, within: number, options: TurnOptions = {}): Promise<Result> {
-    turnable(rule);
+    ofKind("the rule of a turn", rule, "sliding", "throttle");
     if (!(within >= 0 && within <= WAITING.longestTurn)) {
       const most = WAITING.longestTurn;
       throw new RangeError(`within is a number of milliseconds from 0 to ${most}, an hour, and not ${String(within)}`);
@@ -186,12 +175,8 @@ export class Limiter {
    * than the time that is left, and if the request never fits. While the server is unavailable it goes on until its time is over.
    */
   async wait<R extends Rule>(key: Word, rule: R, options: WaitOptions<R> = {} as WaitOptions<R>): Promise<Result> {
-    const {
-      cost,
-      holder,
-      signal,
-      timeout = Number.POSITIVE_INFINITY,
-    } = options as WaitOptions<LeaseRule> & WaitOptions;
+    const { cost, holder, signal, ...given } = options as WaitOptions<LeaseRule> & WaitOptions;
+    const { timeout = Number.POSITIVE_INFINITY } = given;
     if (checked<Rule>(rule).kind === "lease") {
       const place = { holder: holder ?? (rule as LeaseRule).holder ?? randomUUID(), signal, timeout };
       return (await this.#placed(key, rule as LeaseRule, place)).result;
@@ -222,14 +207,11 @@ export class Limiter {
    */
   async acquire(key: Word, rule: LeaseRule, options: AcquireOptions = {}): Promise<Result> {
     const { signal, timeout } = options;
-    const known = options.holder ?? checkedLease(rule).holder;
+    const known = options.holder ?? leaseOf(rule).holder;
     const holder = known ?? randomUUID();
     // Nobody else knows the name that was made here. With one of the caller's own it may have been a renewal.
-    const giveBack = known === undefined ? () => this.#releaseLeft(key, rule, holder) : undefined;
-    return unlessLeft(signal, () => this.ask(key, rule, { holder, timeout }), giveBack, giveBack).catch((error) => {
-      if (error instanceof LostReplyError) void giveBack?.();
-      throw error;
-    });
+    const giveBack = async () => known ?? this.#releaseLeft(key, rule, holder);
+    return unlessLeft(signal, () => unlessLost(this.ask(key, rule, { holder, timeout }), giveBack), giveBack);
   }
 
   /** Ends leases: `RL.RELEASE`. Resolves with how many there were; releasing twice is no error. */
@@ -272,8 +254,12 @@ export class Limiter {
     work?: ((lease: Lease) => Promise<T> | T) | HoldOptions,
     options: HoldOptions = {},
   ): Promise<T | Lease> {
-    if (typeof work !== "function") return this.#held(key, rule, work ?? {});
-    const held = await this.#held(key, rule, options);
+    const { timeout = 0, signal, renew = true, ...given } = typeof work === "function" ? options : (work ?? {});
+    const holder = given.holder ?? leaseOf(rule).holder ?? randomUUID();
+    const { result, takenAt } = await this.#placed(key, rule, { holder, signal, timeout });
+    if (!result.allowed) throw new DeniedError(result);
+    const held = new Lease(this, key, rule, holder, { renew, takenAt });
+    if (typeof work !== "function") return held;
     try {
       return await work(held);
     } finally {
@@ -307,12 +293,8 @@ export class Limiter {
     work?: Work<T> | ReserveOptions,
     options?: ReserveOptions,
   ): Promise<T | Reservation> {
-    const asking = reserving(typeof work === "function" ? options : work);
     const part = { key, rule: reservable(rule), units: integer("units", units, 1) };
-    // An outage is answered as the user chose; what it lets through is neither renewed nor settled.
-    const renew = () => this.ask(key, rule, { ...asking, cost: units, whenUnavailable: "closed" });
-    const taken = () => this.ask(key, rule, { ...asking, cost: units, force: false });
-    return this.#reserved([part], asking, taken, renew, typeof work === "function" ? work : undefined);
+    return this.#reserved([part], work, options, (asking) => this.ask(key, rule, { ...asking, cost: units }));
   }
 
   /**
@@ -326,14 +308,12 @@ export class Limiter {
     work?: Work<T> | ReserveOptions,
     options?: ReserveOptions,
   ): Promise<T | Reservation> {
-    const asking = reserving(typeof work === "function" ? options : work);
     checkedDemands(demands);
     const parts = demands.flatMap(({ key, rule, reserve }) =>
       reserve === undefined ? [] : [{ key, rule: reservable(rule), units: integer("reserve", reserve, 1) }],
     );
     if (parts.length === 0) throw new TypeError("nothing is reserved: no rule has reserve");
-    const send = async () => (await this.#all(demands, asking)).result;
-    return this.#reserved(parts, asking, send, send, typeof work === "function" ? work : undefined);
+    return this.#reserved(parts, work, options, async (asking) => (await this.#all(demands, asking)).result);
   }
 
   /** The whole key that a name stands for: with the prefixes of client and limiter. */
@@ -353,7 +333,7 @@ export class Limiter {
     const command = peek ? "peek" : commandOf(rule);
     const isLease = rule.kind === "lease";
     const holder = isLease ? (asking.holder ?? rule.holder ?? (peek ? randomUUID() : undefined)) : undefined;
-    const asked = [{ key, rule, cost: unitsOf(rule, cost), force: forced, remembers: !forced && !peek && !isLease }];
+    const asked = [askedOf(key, rule, cost, forced, !peek)];
     const start = performance.now();
     const send = (at: number | undefined, ms: number) => {
       const behind = words(rule, { cost, force, holder, hold, at, within }, peek ? 0 : 1);
@@ -361,16 +341,15 @@ export class Limiter {
       behind.push(repliesEach(rule, forced) ? "EACH" : "FULL");
       return this.#call(command, [key], behind, ms, hold !== undefined);
     };
-    const decide = (ms: number) => inPeriod([rule], send, ms, hold);
-    const read = (reply: unknown) => {
+    const decide = async (ms: number) => {
+      const reply = await inPeriod([rule], send, ms, hold);
       const windows = readWindows(rule, forced, reply, within !== undefined);
       const result = new Result(rule, windows, "server", holder);
       this.#decided(command, asked, result, start);
       return { result, windows: [windows] };
     };
-    const instead = ([windows]: Windows, source: Source) => new Result(rule, windows as Figures[], source);
     const how = isLease ? { ...asking, whenUnavailable: "closed" as const } : asking;
-    return (await this.#answer(command, asked, how, { decide, read, instead })).result;
+    return (await this.#answer(command, asked, how, decide)).result as Result;
   }
 
   /**
@@ -386,36 +365,25 @@ export class Limiter {
     if (demands.length === 1 && first.rule.kind !== "lease") {
       return { result: await this.ask(first.key, first.rule, { ...asking, cost: first.cost }), index: 0 };
     }
-    const asked = demands.map(({ key, rule, cost, remembers = true }) => {
-      const force = isForced(rule, undefined);
-      return { key, rule, cost: unitsOf(rule, cost), force, remembers: remembers && !force && rule.kind !== "lease" };
-    });
-    const decide = async (timeout: number) => {
-      try {
-        return await this.#all(demands, { ...asking, timeout });
-      } catch (error) {
-        for (const { key, rule, holder } of error instanceof LostReplyError ? demands : []) {
-          if (rule.kind === "lease") void this.#releaseLeft(key, rule, holder as Word);
-        }
-        throw error;
+    const asked = demands.map(({ key, rule, cost, remembers = true }) =>
+      askedOf(key, rule, cost, isForced(rule, undefined), remembers),
+    );
+    const giveBack = () => {
+      for (const { key, rule, holder } of demands) {
+        if (rule.kind === "lease") void this.#releaseLeft(key, rule, holder as Word);
       }
     };
-    const read = ({ result, each }: Awaited<ReturnType<typeof decide>>) => ({
-      result,
-      windows: each.map((figures) => [figures]),
-    });
-    const rules = demands.map(({ rule }) => rule);
-    const instead = (windows: Windows, source: Source) => new AllResult(rules, togetherOf(windows), source);
-    return this.#answer("all", asked, asking, { decide, read, instead });
+    const decide = (timeout: number) => unlessLost(this.#all(demands, { ...asking, timeout }), giveBack);
+    return this.#answer("all", asked, asking, decide);
   }
 
-  /** The server's decision, unless a denial is remembered; `instead` makes one of figures where the server is unavailable. */
-  async #answer<T, R extends Result | AllResult>(
+  /** The server's decision, unless a denial is remembered; where the server is unavailable, that of the policy. */
+  async #answer(
     command: Command,
     asked: readonly Asked[],
     asking: Asking,
-    { decide, read, instead }: Deciding<T, R>,
-  ): Promise<{ result: R | Result; index: number }> {
+    decide: (timeout: number) => Promise<{ result: Result | AllResult; windows: Windows }>,
+  ): Promise<{ result: Result | AllResult; index: number }> {
     const start = performance.now();
     const { denyCache = false, timeout = this.timeout } = asking;
     const kept = asked.flatMap(({ key, rule, cost, remembers }, index) =>
@@ -432,7 +400,7 @@ export class Limiter {
       }
       return undefined;
     };
-    const told = (result: R) => ({ result, index: result instanceof AllResult ? result.index : 0 });
+    const told = (result: Result | AllResult) => ({ result, index: result instanceof AllResult ? result.index : 0 });
     const denied = remembered();
     if (denied) return denied;
     let doubted: Denial | undefined;
@@ -449,7 +417,7 @@ export class Limiter {
       }
       const deciding = decide(left);
       if (doubted && !first) doubted.asking = deciding;
-      const { result, windows } = read(await deciding);
+      const { result, windows } = await deciding;
       for (const { id, rule, cost, index } of kept) {
         const figures = windows[index] as Figures[];
         if (result.allowed) this.#denials.refute(id, rule, cost);
@@ -465,12 +433,13 @@ export class Limiter {
       if (known) return known;
       const policy = asking.whenUnavailable ?? this.#whenUnavailable ?? asking.habit ?? "closed";
       if (policy === "closed") throw error;
-      const demands = asked.map((one) => ({ ...one, key: memoryKey(one.key) }));
       const windows =
-        policy === "open"
-          ? asked.map(({ rule }) => unlimited(rule))
-          : this.#local.decide(demands, asking.peek ?? false);
-      const result = instead(windows, policy);
+        policy === "open" ? asked.map(({ rule }) => unlimited(rule)) : this.#local.decide(asked, asking.peek ?? false);
+      const rules = asked.map(({ rule }) => rule);
+      const result =
+        command === "all"
+          ? new AllResult(rules, togetherOf(windows), policy)
+          : new Result(rules[0] as Rule, windows[0] as Figures[], policy);
       this.#decided(command, asked, result, start);
       return told(result);
     } finally {
@@ -490,7 +459,7 @@ export class Limiter {
   async #all(
     list: readonly ReservedDemand[],
     asking: Pick<Asking, "timeout" | "hold">,
-  ): Promise<{ result: AllResult; each: readonly Figures[] }> {
+  ): Promise<{ result: AllResult; windows: Windows }> {
     const start = performance.now();
     const keys = list.map(({ key }) => key);
     const rules = list.map(({ rule }) => rule);
@@ -506,7 +475,7 @@ export class Limiter {
     const figures = readAll(list.length, reply);
     const result = new AllResult(rules, figures, "server");
     this.#decided("all", list, result, start);
-    return { result, each: figures.each };
+    return { result, windows: figures.each.map((one) => [one]) };
   }
 
   /** Gives something back at a key, and forgets the denial there. */
@@ -580,11 +549,11 @@ export class Limiter {
         takenAt = performance.now();
         // A caller that does not wait asks once, as any other call.
         const asking = { holder, timeout: timeout > 0 ? ms : this.timeout };
-        const asked = () => this.ask(key, rule, asking);
-        return unlessLeft(signal, asked, giveBack, giveBack).catch((error) => {
-          isUnknown ||= error instanceof LostReplyError;
-          throw error;
-        });
+        const lost = () => {
+          isUnknown = true;
+          if (signal?.aborted) void giveBack();
+        };
+        return unlessLeft(signal, () => unlessLost(this.ask(key, rule, asking), lost), giveBack);
       };
       const again = async ({ retryAfterMs }: Result) => {
         if (retryAfterMs === undefined || left() <= 0) return false;
@@ -644,11 +613,12 @@ export class Limiter {
 
   async #reserved<T>(
     parts: readonly Part[],
-    asking: Reserving,
-    take: () => Promise<Result | AllResult>,
-    renew: () => Promise<Result | AllResult>,
-    work: Work<T> | undefined,
+    given: Work<T> | ReserveOptions | undefined,
+    options: ReserveOptions | undefined,
+    ask: (asking: Asking) => Promise<Result | AllResult>,
   ): Promise<T | Reservation> {
+    const work = typeof given === "function" ? given : undefined;
+    const asking = reserving(typeof given === "function" ? options : given);
     const { hold, signal, timeout = this.timeout } = asking;
     const settle = ({ key, rule, units }: Part, actual: number, ms: number) => {
       const behind = [keyword(rule), ...words(rule, { cost: units, hold, at: hold.at }), "ACTUAL", String(actual)];
@@ -657,23 +627,14 @@ export class Limiter {
     // What was sent may arrive yet; a holder that is settled by then gets nothing.
     const giveBack = () => Promise.all(parts.map((part) => settle(part, 0, timeout))).catch(() => {});
     const takenAt = performance.now();
-    const result = await unlessLeft(signal, take, giveBack, giveBack).catch((error) => {
-      if (error instanceof LostReplyError) void giveBack();
-      throw error;
-    });
+    const result = await unlessLeft(signal, () => unlessLost(ask(asking), giveBack), giveBack);
     if (!result.allowed) throw new DeniedError(result);
     hold.renews = true;
+    // An outage is answered as the user chose; what it lets through is neither renewed nor settled.
+    const renew = () => ask({ ...asking, whenUnavailable: "closed" });
     const keeper = { settle, renew, warn: (line: string) => this.warn(line) };
     const reservation = new Reservation(keeper, parts, result, hold, { takenAt, timeout, renews: work !== undefined });
     return work ? reservation.during(work) : reservation;
-  }
-
-  async #held(key: Word, rule: LeaseRule, options: HoldOptions): Promise<Lease> {
-    const { timeout = 0, signal, renew = true } = options;
-    const holder = options.holder ?? checkedLease(rule).holder ?? randomUUID();
-    const { result, takenAt } = await this.#placed(key, rule, { holder, signal, timeout });
-    if (!result.allowed) throw new DeniedError(result);
-    return new Lease(this, key, rule, holder, { renew, takenAt });
   }
 
   /** Releases what nobody knows of but this process, however long the server is away; the lease ends by itself. */
@@ -689,26 +650,10 @@ export class Limiter {
   }
 }
 
-interface At {
-  readonly key: Word;
-  readonly rule: Rule;
-}
+type At = Pick<Asked, "key" | "rule">;
 
-interface Asked extends At {
-  readonly cost: number;
-  readonly force: boolean;
-  /** Whether a denial may be remembered. */
-  readonly remembers: boolean;
-}
-
+/** The figures of the windows of each rule. */
 type Windows = readonly (readonly Figures[])[];
-
-/** How a decision is asked for, read, and made of figures where the server is unavailable. No more promises than it takes. */
-interface Deciding<T, R> {
-  decide(timeout: number): Promise<T>;
-  read(reply: T): { result: R; windows: Windows };
-  instead(windows: Windows, source: Source): R;
-}
 
 /**
  * Sends a call in the periods of now, and once more where one of them has ended by the server's clock: then in those of the
@@ -733,8 +678,17 @@ function inPeriod(
   });
 }
 
-function unitsOf(rule: Rule, cost: number | undefined): number {
-  return cost ?? (rule as SlidingRule).cost ?? 1;
+function reservable(rule: UnitRule): UnitRule {
+  return ofKind("the rule of a reservation", rule, "sliding", "fixed", "calendar");
+}
+
+function leaseOf(rule: LeaseRule): LeaseRule {
+  return ofKind("a lease", rule, "lease");
+}
+
+function askedOf(key: Word, rule: Rule, cost: number | undefined, force: boolean, remembers: boolean): Asked {
+  const units = cost ?? (rule as SlidingRule).cost ?? 1;
+  return { key, rule, cost: units, force, remembers: remembers && !force && rule.kind !== "lease" };
 }
 
 function checkedDemands(list: readonly Demand[]): void {

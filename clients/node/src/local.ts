@@ -3,17 +3,11 @@
  * window, which begins with its first request. It is rougher than the server: leases and the shape of a throttle are let go.
  */
 
+import type { Asked } from "./asking.js";
+import { memoryKey } from "./keys.js";
 import { counted, type Figures } from "./reply.js";
 import { unlimited } from "./result.js";
-import type { Rule } from "./rules.js";
 import { describe, windowsOf } from "./words.js";
-
-export interface LocalDemand {
-  readonly key: string;
-  readonly rule: Rule;
-  readonly cost: number;
-  readonly force: boolean;
-}
 
 /** The oldest make room. */
 const MOST_COUNTERS = 50_000;
@@ -28,14 +22,14 @@ export class LocalLimits {
   }
 
   /** Decides on a request, and unless it only looks, counts it in every window of every rule or in none. */
-  decide(demands: readonly LocalDemand[], looks: boolean): Figures[][] {
+  decide(demands: readonly Asked[], looks: boolean): Figures[][] {
     const now = performance.now();
     const asked = demands.map(({ key, rule, cost, force }) => {
       const counters =
         rule.kind === "lease"
           ? []
           : windowsOf(rule).map(({ limit, windowMs }, i) => {
-              const id = `${i} ${describe(rule)} ${key}`;
+              const id = `${i} ${describe(rule)} ${memoryKey(key)}`;
               const known = this.#counters.get(id);
               const counter = known && known.endsAt > now ? known : { used: 0, endsAt: now + windowMs };
               const share = limit === 0 ? 0 : Math.max(1, Math.floor(limit / this.#processes));

@@ -1,6 +1,7 @@
 /** What a limiter and its calls may be told. */
 
 import type { Word } from "./keys.js";
+import type { LeaseOptions } from "./lease.js";
 import type { Source } from "./result.js";
 import type { Duration, HeldLeaseRule, LeaseRule, Rule, SlidingRule, ThrottleRule, UnitRule } from "./rules.js";
 import type { Command, Mode } from "./server.js";
@@ -101,7 +102,7 @@ export interface RefundOptions extends CallOptions {
 }
 
 interface Waiting {
-  /** For how many milliseconds to wait; as long as it takes unless given. */
+  /** For how many milliseconds to wait: as long as it takes unless given; of `hold` 0, so that the first answer counts. */
   readonly timeout?: number;
   /** Ends the wait with its reason, and gives the turn or the place back. */
   readonly signal?: AbortSignal;
@@ -111,15 +112,9 @@ interface Waiting {
 export type WaitOptions<R extends Rule = SlidingRule> = Waiting &
   (R extends LeaseRule ? { readonly holder?: Word } : { readonly cost?: number });
 
-export interface HoldOptions {
+export interface HoldOptions extends Waiting, Pick<LeaseOptions, "renew"> {
   /** Who holds the lease; a random UUID unless given. */
   readonly holder?: Word;
-  /** Renew the lease by itself, each time a third of it has passed. By default true. */
-  readonly renew?: boolean;
-  /** For how many milliseconds to wait for a place. By default 0: the first answer counts. */
-  readonly timeout?: number;
-  /** Ends the wait for a place with its reason. */
-  readonly signal?: AbortSignal;
 }
 
 type Without<Names extends string> = { readonly [Name in Names]?: never };

@@ -34,10 +34,10 @@ interface Taken {
 
 interface Account extends Part {
   /** What is to be charged, once that was said. */
-  wanted: number | undefined;
-  settled: number | undefined;
+  wanted?: number;
+  settled?: number;
   /** When a settlement was sent first of which no reply came. */
-  lostAt: number | undefined;
+  lostAt?: number;
 }
 
 /** Units that are held, by {@link Limiter.reserve} or {@link Limiter.reserveAll}. */
@@ -54,14 +54,10 @@ export class Reservation {
   constructor(keeper: Keeper, parts: readonly Part[], result: Result | AllResult, hold: Hold, taken: Taken) {
     this.result = result;
     this.#keeper = keeper;
-    this.#accounts = parts.map((part) => ({ ...part, wanted: undefined, settled: undefined, lostAt: undefined }));
+    this.#accounts = parts.map((part) => ({ ...part }));
     this.#timeout = taken.timeout;
     this.#rememberedMs = Math.max(hold.leaseMs, RESERVATION.remembered);
-    const leases = {
-      acquire: () => this.#renewed(),
-      release: async () => 0,
-      warn: keeper.warn,
-    };
+    const leases = { acquire: () => this.#renewed(), release: async () => 0, warn: keeper.warn };
     const { takenAt } = taken;
     const renew = taken.renews && result.source === "server";
     this.#lease = new Lease(leases, (parts[0] as Part).key, hold, hold.holder, { takenAt, renew });
@@ -113,20 +109,16 @@ export class Reservation {
       failed = false;
       return made;
     } finally {
-      await this.#end(failed);
+      const open = this.result.source === "server" ? this.#accounts.filter(({ settled }) => settled === undefined) : [];
+      // A settlement that was not confirmed is sent once more. Where there was none, the work decides.
+      const settled = open.map((account) =>
+        this.#settled(account, account.wanted ?? (failed ? 0 : account.units)).catch((error) => {
+          this.#keeper.warn(`a reservation could not be settled: ${(error as Error).message}`);
+        }),
+      );
+      await Promise.all(settled);
+      await this.#lease.end();
     }
-  }
-
-  /** A settlement that was not confirmed is sent once more. Where there was none, the work decides. */
-  async #end(failed: boolean): Promise<void> {
-    const open = this.result.source === "server" ? this.#accounts.filter(({ settled }) => settled === undefined) : [];
-    const settled = open.map((account) =>
-      this.#settled(account, account.wanted ?? (failed ? 0 : account.units)).catch((error) => {
-        this.#keeper.warn(`a reservation could not be settled: ${(error as Error).message}`);
-      }),
-    );
-    await Promise.all(settled);
-    await this.#lease.end();
   }
 
   async #settled(account: Account, actual: number): Promise<boolean> {

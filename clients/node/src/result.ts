@@ -30,16 +30,6 @@ export interface Problem {
   readonly "violated-policies": readonly string[];
 }
 
-/** A window of a rule, and what is known of it: nothing of those of a forced call, or of `all`, that do not bind. */
-interface Policy {
-  readonly name: string;
-  readonly limit: number;
-  readonly windowMs: number;
-  readonly rule: Rule;
-  readonly state: WindowResult | undefined;
-  readonly violated: boolean;
-}
-
 /** A rule, the windows that a reply told of, and whether the call was denied where one of them has no room. */
 interface Asked {
   readonly rule: Rule;
@@ -62,8 +52,11 @@ abstract class Answer extends WindowResult {
     this.#asked = asked;
   }
 
-  /** The policies, of which none is called as another of the same response. @internal */
-  policies(others: ReadonlySet<string> = new Set()): Policy[] {
+  /**
+   * The windows of the rules, of which none is called as another of the same response. No state is known of those of a forced
+   * call, or of `all`, that do not bind. @internal
+   */
+  policies(others: ReadonlySet<string> = new Set()) {
     const taken = new Set(others);
     return this.#asked.flatMap(({ rule, states, denies }) => {
       const windows = "windows" in rule ? rule.windows : states.slice(0, 1);
@@ -81,11 +74,7 @@ abstract class Answer extends WindowResult {
 
   /** The names of the policies that the request did not fit into. */
   get violated(): readonly string[] {
-    return this.#violated();
-  }
-
-  #violated(taken?: ReadonlySet<string>): string[] {
-    return this.policies(taken).flatMap(({ name, violated }) => (violated ? [name] : []));
+    return this.problem()?.["violated-policies"] ?? [];
   }
 
   /**
@@ -116,12 +105,12 @@ abstract class Answer extends WindowResult {
       type: "https://iana.org/assignments/http-problem-types#quota-exceeded",
       title: "Request cannot be satisfied as assigned quota has been exceeded",
       status: 429,
-      "violated-policies": this.#violated(taken),
+      "violated-policies": this.policies(taken).flatMap(({ name, violated }) => (violated ? [name] : [])),
     };
   }
 }
 
-function policyItem({ name, limit, windowMs, rule }: Policy): string {
+function policyItem({ name, limit, windowMs, rule }: ReturnType<Answer["policies"]>[number]): string {
   let text = `${quoted(name)};q=${Math.min(limit, LARGEST)}`;
   if (rule.unit !== undefined && rule.unit !== "requests") text += `;qu=${quoted(rule.unit)}`;
   // A lease is no window, the length of a calendar's differs, and w takes whole seconds only.

@@ -2,7 +2,7 @@
 
 import { type Calendar, isZone, type Period } from "./calendar.js";
 import type { Word } from "./keys.js";
-import { holding, integer, known, MOST, milliseconds, readDuration, show, UNITS } from "./words.js";
+import { holding, integer, known, MOST, milliseconds, readDuration, readLength, show } from "./words.js";
 
 const MOST_WINDOWS = 16;
 
@@ -59,11 +59,9 @@ export interface CalendarOptions extends SlidingOptions {
   readonly starts?: number;
 }
 
-export interface ThrottleOptions extends Naming {
+export interface ThrottleOptions extends Omit<SlidingOptions, "force"> {
   /** Requests that may come at once beyond the first. By default the rate's limit − 1. */
   readonly burst?: number;
-  /** Units that a request weighs unless the call says otherwise: an integer from 1, by default 1. In `all`, 0 checks only. */
-  readonly cost?: number;
 }
 
 export interface LeaseRuleOptions extends Naming {
@@ -78,19 +76,14 @@ export interface SlidingRule extends Naming {
   readonly force: boolean;
 }
 
-export interface FixedRule extends Naming {
+export interface FixedRule extends Omit<SlidingRule, "kind"> {
   readonly kind: "fixed";
-  readonly windows: readonly Window[];
   readonly anchored: boolean;
-  readonly cost?: number;
-  readonly force: boolean;
 }
 
-export interface CalendarRule extends Naming, Calendar {
+export interface CalendarRule extends Omit<SlidingRule, "kind" | "windows">, Calendar {
   readonly kind: "calendar";
   readonly limit: number;
-  readonly cost?: number;
-  readonly force: boolean;
 }
 
 export interface ThrottleRule extends Naming {
@@ -139,7 +132,7 @@ export function sliding<const R extends readonly Rate[]>(...rates: R extends rea
 export function sliding(...given: readonly (Rate | SlidingOptions)[]): SlidingRule {
   const [windows, options] = split<SlidingOptions>(given);
   known("sliding()", options, ["cost", "force", "name", "unit"]);
-  return { kind: "sliding", windows, force: options.force ?? false, ...costing(options), ...naming(options) };
+  return { kind: "sliding", windows, force: options.force ?? false, ...common(options) };
 }
 
 /**
@@ -157,7 +150,7 @@ export function fixed(...given: readonly (Rate | FixedOptions)[]): FixedRule {
   const [windows, options] = split<FixedOptions>(given);
   known("fixed()", options, ["anchored", "cost", "force", "name", "unit"]);
   const { anchored = false, force = false } = options;
-  return { kind: "fixed", windows, anchored, force, ...costing(options), ...naming(options) };
+  return { kind: "fixed", windows, anchored, force, ...common(options) };
 }
 
 /**
@@ -171,8 +164,8 @@ export function fixed(...given: readonly (Rate | FixedOptions)[]): FixedRule {
 export function calendar(rate: string, options: CalendarOptions = {}): CalendarRule {
   known("calendar()", options, ["zone", "starts", "cost", "force", "name", "unit"]);
   const { zone = "UTC", starts = 1, force = false } = options;
-  const [, limit, unit] = (typeof rate === "string" && CALENDAR.exec(rate)) || [];
-  const period = unit?.toLowerCase() as Period | undefined;
+  const [, limit, length = ""] = (typeof rate === "string" && RATE.exec(rate)) || [];
+  const period = PERIOD.exec(length)?.[1]?.toLowerCase() as Period | undefined;
   if (period === undefined) {
     throw new RangeError(`${show(rate)} is not a limit a day, week, month or year, such as "1000/month"`);
   }
@@ -184,8 +177,7 @@ export function calendar(rate: string, options: CalendarOptions = {}): CalendarR
     zone,
     starts: integer("starts", starts, 1, { day: 1, week: 7, month: 31, year: 12 }[period]),
     force,
-    ...costing(options),
-    ...naming(options),
+    ...common(options),
   };
 }
 
@@ -206,7 +198,7 @@ export function throttle(rate: Rate, options: ThrottleOptions = {}): ThrottleRul
   const period = (windowMs * factor) / 1000;
   if (count > period * 1e9) throw new RangeError(`${show(rate)} is more than one unit a nanosecond`);
   const burst = integer("burst", options.burst ?? limit - 1, 0, MOST - 1);
-  return { kind: "throttle", burst, count, period, ...costing(options), ...naming(options) };
+  return { kind: "throttle", burst, count, period, ...common(options) };
 }
 
 /**
@@ -227,7 +219,7 @@ export function lease(limit: number, ttl: Duration, options: LeaseRuleOptions = 
     limit: integer("the limit", limit, 0),
     leaseMs: readDuration(ttl),
     ...(options.holder !== undefined && { holder: holding(options.holder) }),
-    ...naming({ unit: "concurrent-requests", ...options }),
+    ...common({ unit: "concurrent-requests", ...options }),
   };
 }
 
@@ -238,20 +230,16 @@ function readRate(rate: Rate): Window[] {
   }
   if (typeof rate !== "string") throw notARate(rate);
   return rate.split(",").map((text) => {
-    const match = RATE.exec(text);
-    const unit = UNITS.get(match?.[3]?.toLowerCase() ?? "");
-    if (!match || unit === undefined) throw notARate(text.trim() === "" ? rate : text);
-    const limit = integer("the limit", Number(match[1]?.replaceAll("_", "")), 0);
-    return { limit, windowMs: milliseconds(match[2] ?? "1", unit, text.trim()) };
+    const [, limit, length = ""] = RATE.exec(text) ?? [];
+    const windowMs = readLength(length, text.trim());
+    if (windowMs === undefined) throw notARate(text.trim() === "" ? rate : text);
+    return { limit: integer("the limit", Number(limit?.replaceAll("_", "")), 0), windowMs };
   });
 }
 
-/** Of ASCII alone, as in every language: \s takes other white space, too. */
-const RATE =
-  /^[ \t\n\r\f\v]*([0-9]+(?:_[0-9]+)*)(?:[ \t\n\r\f\v]*\/|[ \t\n\r\f\v]+per(?=[ \t\n\r\f\v]))[ \t\n\r\f\v]*([0-9]+(?:\.[0-9]{1,3})?)?[ \t\n\r\f\v]*([a-z]+)[ \t\n\r\f\v]*$/i;
-
-const CALENDAR =
-  /^[ \t\n\r\f\v]*([0-9]+(?:_[0-9]+)*)(?:[ \t\n\r\f\v]*\/|[ \t\n\r\f\v]+per(?=[ \t\n\r\f\v]))[ \t\n\r\f\v]*(day|week|month|year)s?[ \t\n\r\f\v]*$/i;
+/** A limit, and what follows it. Of ASCII alone, as in every language: \s takes other white space, too. */
+const RATE = /^[ \t\n\r\f\v]*([0-9]+(?:_[0-9]+)*)(?:[ \t\n\r\f\v]*\/|[ \t\n\r\f\v]+per(?=[ \t\n\r\f\v]))(.*)$/is;
+const PERIOD = /^[ \t\n\r\f\v]*(day|week|month|year)s?[ \t\n\r\f\v]*$/i;
 
 function notARate(given: unknown): RangeError {
   return new RangeError(`${show(given)} is not a rate such as "100/minute" or [100, 60]`);
@@ -271,17 +259,18 @@ function split<Options extends object>(rates: readonly (Rate | Options)[]): [Win
   return [windows, options ?? {}];
 }
 
-function costing({ cost }: { readonly cost?: number | undefined }): { cost?: number } {
-  return cost === undefined ? {} : { cost: integer("cost", cost, 0) };
-}
-
-function naming({ name, unit }: Naming): Naming {
+/** What rules of all kinds may have, of those that are given. */
+function common({ cost, name, unit }: Omit<ThrottleOptions, "burst">): Omit<ThrottleOptions, "burst"> {
   for (const [what, text] of Object.entries({ name, unit })) {
     if (text !== undefined && !/^[\x20-\x7e]+$/.test(text)) {
       throw new RangeError(`the ${what} of a policy is printable ASCII, not ${show(text)}`);
     }
   }
-  return { ...(name !== undefined && { name }), ...(unit !== undefined && { unit }) };
+  return {
+    ...(cost !== undefined && { cost: integer("cost", cost, 0) }),
+    ...(name !== undefined && { name }),
+    ...(unit !== undefined && { unit }),
+  };
 }
 
 function gcd(a: number, b: number): number {

@@ -11,23 +11,29 @@ export function unlessLeft<T>(
   signal: AbortSignal | undefined,
   call: () => Promise<T>,
   giveBack?: (taken: T) => unknown,
-  giveBackUnknown?: () => unknown,
 ): Promise<T> {
   if (!signal) return call();
   if (signal.aborted) return Promise.reject(signal.reason);
   return new Promise((resolve, reject) => {
     const leave = () => {
       reject(signal.reason);
-      const lost = (error: unknown) => (error instanceof LostReplyError ? giveBackUnknown?.() : undefined);
-      work.then(giveBack, lost).catch(() => {});
+      work.then(giveBack).catch(() => {});
     };
     // Before the call, since a value that is not a signal throws here, and then nothing may be called.
     signal.addEventListener("abort", leave, { once: true });
     const work = call();
-    const stay = () => signal.removeEventListener("abort", leave);
-    work.then(stay, stay);
-    work.then(resolve, reject);
+    work.finally(() => signal.removeEventListener("abort", leave)).then(resolve, reject);
   });
+}
+
+/** A call after which what it may have taken is given back if its reply was lost. */
+export async function unlessLost<T>(call: Promise<T>, giveBack: () => unknown): Promise<T> {
+  try {
+    return await call;
+  } catch (error) {
+    if (error instanceof LostReplyError) giveBack();
+    throw error;
+  }
 }
 
 /** Sleeps, and never less: a timer goes by the time at which its turn of the event loop began. */
@@ -50,13 +56,7 @@ export function countdown(timeout: number): () => number {
 }
 
 /** A caller's place in the line at a key. */
-export interface Place {
-  /** Whether those before have left. If not, its time is over. */
-  readonly isFirst: boolean;
-  readonly line: Line;
-  /** Makes the next one the first. */
-  leave(): void;
-}
+export type Place = Awaited<ReturnType<Queue["join"]>>;
 
 /** The callers that wait for a place at a key, in the order in which they came: the first of them asks for all. */
 class Line {
@@ -83,8 +83,8 @@ class Line {
 export class Queue {
   readonly #lines = new Map<string, Line>();
 
-  /** Resolves when the caller is the first, or after `ms` milliseconds. */
-  async join(id: string, ms: number, signal: AbortSignal | undefined): Promise<Place> {
+  /** Resolves when the caller is the first, or after `ms` milliseconds. That it leaves makes the next one the first. */
+  async join(id: string, ms: number, signal: AbortSignal | undefined) {
     const line = this.#lines.get(id) ?? new Line();
     this.#lines.set(id, line);
     const { over: before } = line;

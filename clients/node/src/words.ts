@@ -3,33 +3,23 @@
 import type { Asking } from "./asking.js";
 import { periodEnd } from "./calendar.js";
 import { checkedWord, type Word } from "./keys.js";
-import type {
-  CalendarRule,
-  Duration,
-  FixedRule,
-  LeaseRule,
-  Rule,
-  SlidingRule,
-  TurnRule,
-  UnitRule,
-  Window,
-} from "./rules.js";
+import type { Duration, Rule, Window } from "./rules.js";
+import type { RuleCommand } from "./server.js";
 
-export const UNITS: ReadonlyMap<string, number> = new Map(
-  (
-    [
-      [1, "ms millisecond milliseconds"],
-      [1000, "s sec secs second seconds"],
-      [60_000, "m min mins minute minutes"],
-      [3_600_000, "h hr hrs hour hours"],
-      [86_400_000, "d day days"],
-      [604_800_000, "w week weeks"],
-    ] as const
-  ).flatMap(([ms, names]) => names.split(" ").map((name) => [name, ms] as const)),
+const UNITS = new Map(
+  Object.entries({
+    "ms millisecond milliseconds": 1,
+    "s sec secs second seconds": 1000,
+    "m min mins minute minutes": 60_000,
+    "h hr hrs hour hours": 3_600_000,
+    "d day days": 86_400_000,
+    "w week weeks": 604_800_000,
+  }).flatMap(([names, ms]) => names.split(" ").map((name) => [name, ms] as const)),
 );
 /** 2^53 − 1. */
 export const MOST = Number.MAX_SAFE_INTEGER;
-const LONGEST_MS = 2_147_483_647_000;
+/** The longest window there is, 68 years. */
+export const LONGEST_MS = 2_147_483_647_000;
 
 /** Of ASCII alone, as in every language: \s takes other white space, too. */
 const DURATION = /^[ \t\n\r\f\v]*([0-9]+(?:\.[0-9]{1,3})?)?[ \t\n\r\f\v]*([a-z]+)[ \t\n\r\f\v]*$/i;
@@ -46,30 +36,28 @@ export function known(what: string, options: unknown, names: readonly string[]):
 /** Milliseconds of a {@link Duration}, from 1 to 2147483647 seconds. */
 export function readDuration(duration: Duration): number {
   if (typeof duration === "number") return milliseconds(String(duration), 1000, duration);
-  const match = typeof duration === "string" ? DURATION.exec(duration) : null;
-  const unit = UNITS.get(match?.[2]?.toLowerCase() ?? "");
-  if (!match || unit === undefined) {
-    throw new RangeError(`${show(duration)} is not a length of time such as 60, "10s" or "2 minutes"`);
-  }
-  return milliseconds(match[1] ?? "1", unit, duration);
+  const ms = typeof duration === "string" ? readLength(duration) : undefined;
+  if (ms !== undefined) return ms;
+  throw new RangeError(`${show(duration)} is not a length of time such as 60, "10s" or "2 minutes"`);
+}
+
+/** Milliseconds of a length of time in text; `undefined` of another text. `given` is what an error shows. */
+export function readLength(text: string, given = text): number | undefined {
+  const [, number = "1", name = ""] = DURATION.exec(text) ?? [];
+  const unit = UNITS.get(name.toLowerCase());
+  return unit === undefined ? undefined : milliseconds(number, unit, given);
 }
 
 /** A length in seconds as the commands take it: shortest decimal, at most three places. */
 export function seconds(ms: number): string {
-  const whole = Math.floor(ms / 1000);
-  const rest = ms % 1000;
-  return rest === 0 ? String(whole) : `${whole}.${String(rest).padStart(3, "0").replace(/0+$/, "")}`;
+  return String(ms / 1000);
 }
 
-/** What a call says instead of the rule; `at` is the unix time in milliseconds whose period a calendar counts in, else now. */
-type Overrides = Pick<Asking, "cost" | "force" | "holder" | "within" | "hold"> & { readonly at?: number | undefined };
-
 /**
- * The words of a rule as its command takes them behind the key. `least` is the smallest cost that the command takes. A
- * sliding rule always sends a cost, which makes the server store the log in its compact form.
+ * The words of a rule as its command takes them behind the key, but for what a call says instead. `least` is the smallest
+ * cost that the command takes. A sliding rule always sends a cost, which makes the server store the log in its compact form.
  */
-export function words(rule: Rule, overrides: Overrides = {}, least: 0 | 1 = 1): Word[] {
-  checked(rule);
+export function words(rule: Rule, overrides: Asking = {}, least: 0 | 1 = 1): Word[] {
   const { cost, force, holder, at = Date.now(), within, hold } = overrides;
   const turn = within === undefined ? [] : ["WITHIN", String(within)];
   if (rule.kind === "lease") {
@@ -95,27 +83,13 @@ export function words(rule: Rule, overrides: Overrides = {}, least: 0 | 1 = 1): 
   return list;
 }
 
-export function counters(rule: FixedRule | CalendarRule): string[] {
-  if (rule.kind === "calendar") return [`@${periodEnd(rule, Date.now())}`];
-  return rule.windows.map(({ windowMs }) => seconds(windowMs));
-}
-
-export function reservable(rule: Rule): UnitRule {
-  const { kind } = checked(rule);
-  if (kind === "throttle" || kind === "lease") {
-    throw new TypeError(`a reservation takes a sliding, a fixed or a calendar rule, and not a ${kind}`);
+/** A rule that is not forced, and of one of the kinds that something takes. */
+export function ofKind<K extends Rule["kind"]>(what: string, rule: Rule, ...kinds: K[]): Extract<Rule, { kind: K }> {
+  if (!kinds.includes(checked(rule).kind as K)) {
+    throw new TypeError(`${what} is made by ${kinds.join("() or ")}(), and not by ${rule.kind}()`);
   }
-  if ((rule as UnitRule).force) throw new TypeError("a reservation cannot be forced");
-  return rule as UnitRule;
-}
-
-export function turnable(rule: TurnRule): TurnRule {
-  const { kind } = checked<Rule>(rule);
-  if (kind !== "sliding" && kind !== "throttle") {
-    throw new TypeError(`a turn takes a sliding rule or a throttle, and not a rule of the kind ${kind}`);
-  }
-  if ((rule as SlidingRule).force) throw new TypeError("a turn cannot be forced");
-  return rule;
+  if (isForced(rule, undefined)) throw new TypeError(`${what} cannot be forced`);
+  return rule as Extract<Rule, { kind: K }>;
 }
 
 /** The windows of a rule; of a throttle the time in which an empty bucket fills: its rate, in the long run. */
@@ -132,18 +106,7 @@ export function policyOf(rule: Rule): string {
   return rule.name ?? describe(rule);
 }
 
-const descriptions = new WeakMap<Rule, string>();
-
 export function describe(rule: Rule): string {
-  let text = descriptions.get(rule);
-  if (text === undefined) {
-    text = described(rule);
-    descriptions.set(rule, text);
-  }
-  return text;
-}
-
-function described(rule: Rule): string {
   switch (rule.kind) {
     case "throttle":
       return `throttle-${rule.burst}-${rule.count}/${rule.period}s`;
@@ -172,14 +135,9 @@ export function checked<R extends Rule>(rule: R): R {
   );
 }
 
-export function checkedLease(rule: LeaseRule): LeaseRule {
-  if (checked<Rule>(rule).kind === "lease") return rule;
-  throw new TypeError(`a lease is made by lease(), and not by ${(rule as Rule).kind}()`);
-}
-
 const KINDS = new Set(["sliding", "fixed", "calendar", "throttle", "lease"]);
 
-export function commandOf(rule: Rule): "sliding" | "fixed" | "throttle" | "acquire" {
+export function commandOf(rule: Rule): RuleCommand {
   const { kind } = checked(rule);
   return kind === "lease" ? "acquire" : kind === "calendar" ? "fixed" : kind;
 }
@@ -195,7 +153,7 @@ export function milliseconds(decimal: string, unit: number, given: unknown): num
   const ms = (thousandths * unit) / 1000;
   if (!/^[0-9]+$/.test(whole) || !/^[0-9]{0,3}$/.test(places) || !Number.isInteger(ms) || ms < 1 || ms > LONGEST_MS) {
     throw new RangeError(
-      `a window is a whole number of milliseconds from 0.001 to 2147483647 seconds, not ${show(given)}`,
+      `a length of time is a whole number of milliseconds from 0.001 to 2147483647 seconds, not ${show(given)}`,
     );
   }
   return ms;

@@ -1,6 +1,6 @@
 /** What the adapters have in common: their options, their keys, and how they ask. */
 
-import { type Asking, duration, POLICIES } from "./asking.js";
+import { duration, POLICIES } from "./asking.js";
 import { ADAPTER } from "./defaults.js";
 import { NoIdentityError, UnavailableError } from "./errors.js";
 import { Limiter } from "./limiter.js";
@@ -17,7 +17,7 @@ export interface AdapterOptions {
   readonly whenUnavailable?: WhenUnavailable;
   /** Whether denials are remembered: for its wait, at most a second, a denied request is denied without asking. By default true. */
   readonly denyCache?: boolean;
-  /** What is done with a request that nothing is known of to count it by: `refuse` answers with status 403. By default `refuse`. */
+  /** What is done with a request without a key: `refuse` fails with status 403, `allow` counts it nowhere. By default `refuse`. */
   readonly withoutIdentity?: "refuse" | "allow";
 }
 
@@ -36,17 +36,14 @@ export interface StoreOptions extends AdapterOptions {
 export const ADAPTER_OPTIONS = ["prefix", "timeout", "whenUnavailable", "denyCache", "withoutIdentity"];
 
 /** How an adapter asks a limiter. Throws where its options cannot be kept. */
-export function asking(
-  limiter: Limiter,
-  { timeout, denyCache = true, whenUnavailable, withoutIdentity }: AdapterOptions,
-): Asking & { readonly timeout: number } {
+export function asking(limiter: Limiter, { timeout, denyCache = true, ...given }: AdapterOptions) {
   if (!(limiter instanceof Limiter)) throw new TypeError("the store needs a Limiter: new Limiter(client)");
   if (typeof denyCache !== "boolean") throw new TypeError(`denyCache is true or false, and not ${String(denyCache)}`);
-  oneOf("withoutIdentity", withoutIdentity, ["refuse", "allow"]);
+  oneOf("withoutIdentity", given.withoutIdentity, ["refuse", "allow"]);
   return {
     timeout: timeout === undefined ? Math.min(limiter.timeout, ADAPTER.timeout) : duration("timeout", timeout),
     denyCache,
-    whenUnavailable: oneOf("whenUnavailable", whenUnavailable, POLICIES),
+    whenUnavailable: oneOf("whenUnavailable", given.whenUnavailable, POLICIES),
   };
 }
 

@@ -41,8 +41,10 @@ export function rateLimit(limiter: Limiter, limits: Limits<Request>, options: Ra
  */
 function routeOf({ route, method, baseUrl, params }: Request, limit: RequestHandler): string | undefined {
   if (!route) return undefined;
-  // Those for which the route has this middleware, perhaps in a function of the application's.
-  const layers = (route.stack as Layer[]).filter(({ handle }) => handle === limit);
+  // Those for which the route has this middleware, perhaps in a function of the application's. What has no method is of all.
+  const layers = (route.stack as { readonly handle: unknown; readonly method?: string }[]).filter(
+    ({ handle }) => handle === limit,
+  );
   const methods = layers.length === 0 ? [method] : layers.map(({ method = "all" }) => method);
   const own = String(route.path);
   // Paths match in any case.
@@ -53,10 +55,4 @@ function routeOf({ route, method, baseUrl, params }: Request, limit: RequestHand
     if (i >= 0) base[i] = `:${name}`;
   }
   return routeName(methods, `${base.join("/")}${own}`);
-}
-
-/** One handler of a route, of a method unless it is of all. */
-interface Layer {
-  readonly handle: unknown;
-  readonly method?: string;
 }

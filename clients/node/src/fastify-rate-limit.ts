@@ -5,8 +5,7 @@ import type { Asking } from "./asking.js";
 import { ADAPTER } from "./defaults.js";
 import { adapterKey } from "./identity.js";
 import type { Limiter } from "./limiter.js";
-import type { FixedRule, SlidingRule } from "./rules.js";
-import { policyOf } from "./words.js";
+import { describe } from "./words.js";
 
 export type { AdapterOptions, StoreOptions } from "./adapter.js";
 
@@ -89,21 +88,17 @@ export function fastifyRateLimitStore(
     /** A denial is a count above the limit; a peek counts no request, so it is not a denial. */
     async #told(key: string, timeWindow: number, max: number, how: Asking): Promise<{ current: number; ttl: number }> {
       if (!identified(key, withoutIdentity)) return { current: how.peek ? 0 : 1, ttl: timeWindow };
-      const rule = this.#rule(timeWindow, max);
+      const { continueExceeding = false, ban = -1 } = this.#settings;
+      // The plugin bans a key that exceeds the limit by more than `ban`, so denials have to be counted up to there.
+      const counts = algorithm === "sliding" && !continueExceeding && ban >= 0 ? max + ban + 1 : max;
+      const rule = ruleOf(continueExceeding ? "sliding" : algorithm, counts, timeWindow, continueExceeding);
       // A route is called by its template, and the plugin's own limit by what it allows.
       const isDynamic = typeof this.#settings.max === "function";
-      const policy = this.#named || (isDynamic ? dynamicPolicy(algorithm, timeWindow) : policyOf(rule));
+      const policy = this.#named || (isDynamic ? dynamicPolicy(algorithm, timeWindow) : describe(rule));
       const result = await limiter.ask(adapterKey(prefix, policy, String(key)), rule, how);
       const counted = result.allowed || how.peek;
       const ttl = (counted ? result.resetAfterMs : result.retryAfterMs) ?? result.windowMs;
       return { current: counted ? result.used : Math.max(result.used, max + 1, result.limit + 1), ttl };
-    }
-
-    #rule(timeWindow: number, max: number): SlidingRule | FixedRule {
-      const { continueExceeding = false, ban = -1 } = this.#settings;
-      if (continueExceeding) return ruleOf("sliding", max, timeWindow, true);
-      // The plugin bans a key that exceeds the limit by more than `ban`, so denials have to be counted up to there.
-      return ruleOf(algorithm, algorithm === "sliding" && ban >= 0 ? max + ban + 1 : max, timeWindow);
     }
   };
 }

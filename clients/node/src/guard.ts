@@ -90,7 +90,9 @@ export class Guard<Q extends object, D> {
     };
     this.#keyOf = options.key ?? addressOf;
     const list = Array.isArray(limits) ? limits : [limits];
-    this.#limits = list.map((limit: RuleOf<Q> | Limit<Q>) => (isLimit(limit) ? limit : { rule: limit }));
+    this.#limits = list.map((limit: RuleOf<Q> | Limit<Q>) =>
+      limit instanceof Object && "rule" in limit ? limit : { rule: limit },
+    );
     if (list.length === 0) throw new TypeError("rateLimit() needs a rule");
     for (const { rule } of this.#limits) if (typeof rule !== "function") ofRequests(rule);
   }
@@ -175,7 +177,11 @@ export async function held(
   if (signal.aborted) end();
   try {
     const response = await respond();
-    if (response.body) return new Response(watched(response.body, end), response);
+    if (response.body) {
+      const { readable, writable } = new TransformStream();
+      response.body.pipeTo(writable).then(end, end);
+      return new Response(readable, response);
+    }
     end();
     return response;
   } catch (error) {
@@ -184,33 +190,8 @@ export async function held(
   }
 }
 
-function watched(body: ReadableStream<Uint8Array>, end: () => void): ReadableStream<Uint8Array> {
-  const reader = body.getReader();
-  return new ReadableStream({
-    async pull(controller) {
-      try {
-        const { done, value } = await reader.read();
-        if (!done) return controller.enqueue(value);
-        end();
-        controller.close();
-      } catch (error) {
-        end();
-        controller.error(error);
-      }
-    },
-    cancel(reason) {
-      end();
-      return reader.cancel(reason);
-    },
-  });
-}
-
 function refusal(status: Refusal["status"], problem: object | undefined): Refusal {
   return { status, type: "application/problem+json", body: JSON.stringify(problem) };
-}
-
-function isLimit<Q>(limit: RuleOf<Q> | Limit<Q>): limit is Limit<Q> {
-  return typeof limit === "object" && limit !== null && "rule" in limit;
 }
 
 function ofRequests(rule: Rule): Rule {

@@ -29,7 +29,8 @@ export function rateLimit(limiter: Limiter, limits: Limits<Context>, options: Ra
         await next();
       } catch (error) {
         // Koa takes all headers off an error's response but those of the error.
-        if (error instanceof Error) Object.assign(error, { headers: { ...headers, ...(error as Headed).headers } });
+        if (error instanceof Error)
+          Object.assign(error, { headers: { ...headers, ...(error as { headers?: object }).headers } });
         throw error;
       }
     } else if (onDenied) {
@@ -41,10 +42,6 @@ export function rateLimit(limiter: Limiter, limits: Limits<Context>, options: Ra
       context.type = refusal.type;
     }
   };
-}
-
-interface Headed {
-  readonly headers?: Record<string, string>;
 }
 
 /**

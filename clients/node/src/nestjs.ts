@@ -8,9 +8,9 @@ import { ADAPTER } from "./defaults.js";
 import { NoIdentityError, UnavailableError } from "./errors.js";
 import { adapterKey, shortened } from "./identity.js";
 import type { Limiter } from "./limiter.js";
+import type { WindowResult } from "./reply.js";
 import { AllResult } from "./result.js";
-import type { FixedRule, SlidingRule } from "./rules.js";
-import { known, seconds } from "./words.js";
+import { known, LONGEST_MS, seconds } from "./words.js";
 
 export type { AdapterOptions } from "./adapter.js";
 
@@ -28,12 +28,10 @@ export interface Throttling {
   readonly tracker?: string;
 }
 
-interface Throttler extends Throttling {
-  readonly quota: SlidingRule | FixedRule;
-  readonly quotaKey: string;
-  /** `undefined` where a denial starts no block. */
-  readonly block: SlidingRule | FixedRule | undefined;
-  readonly blockKey: string;
+interface Throttler {
+  readonly quota: RequestDemand;
+  /** None where a denial starts no block. */
+  readonly block?: RequestDemand;
 }
 
 /**
@@ -74,7 +72,7 @@ export class NestThrottlerStorage implements ThrottlerStorage {
   /** One decision on a request of several throttlers: all of them count it, or none does. */
   async incrementAll(throttlings: readonly Throttling[]): Promise<ThrottlerRecord[]> {
     try {
-      return await this.#decide(throttlings.map((each) => this.#throttler(each)));
+      return await this.#decide(throttlings);
     } catch (error) {
       // Nest makes a 500 of every error that is not one of its own.
       if (error instanceof NoIdentityError) throw new ForbiddenException(error.message);
@@ -83,57 +81,52 @@ export class NestThrottlerStorage implements ThrottlerStorage {
     }
   }
 
-  /** The rules of a throttler, or what is counted nowhere: a request without identity, or without a limit. */
-  #throttler(throttling: Throttling): Throttler | Throttling {
-    const { key, ttl, limit, blockDuration, name, tracker = key } = throttling;
-    if (!identified(key && tracker, this.#options.withoutIdentity) || limit > Number.MAX_SAFE_INTEGER)
-      return throttling;
-    const quota = ruleOf("sliding", Math.max(0, Math.floor(limit)), whole(ttl));
-    const block = blockDuration > 0 ? ruleOf("fixed", 1, whole(blockDuration)) : undefined;
+  /** What a throttler asks: nothing of a request without identity, or without a limit. */
+  #asked({ key, ttl, limit, blockDuration, name, tracker = key }: Throttling): Throttler | undefined {
+    const isKnown = identified(key && tracker, this.#options.withoutIdentity);
+    if (!isKnown || limit > Number.MAX_SAFE_INTEGER) return undefined;
     const policy = `${name}-${seconds(whole(ttl))}s${tracker === key ? "" : ` ${shortened(key)}`}`;
     const quotaKey = adapterKey(this.#options.prefix ?? ADAPTER.prefix, policy, tracker);
-    return { ...throttling, quota, quotaKey, block, blockKey: `${quotaKey}:block` };
+    const quota = { key: quotaKey, rule: ruleOf("sliding", Math.max(0, Math.floor(limit)), whole(ttl)) };
+    if (!(blockDuration > 0)) return { quota };
+    const block = { key: `${quotaKey}:block`, rule: ruleOf("fixed", 1, whole(blockDuration)), cost: 0 };
+    // A denial that starts a block is not remembered: the end of a short one gives the quota back before.
+    return { quota: { ...quota, remembers: false }, block };
   }
 
-  async #decide(throttlers: readonly (Throttler | Throttling)[]): Promise<ThrottlerRecord[]> {
-    const demands: RequestDemand[] = [];
-    for (const throttler of throttlers) {
-      if (!("quota" in throttler)) continue;
-      const { quota, quotaKey, block, blockKey } = throttler;
-      if (block) demands.push({ key: blockKey, rule: block, cost: 0 });
-      // A denial that starts a block is not remembered: the end of a short one gives the quota back before.
-      demands.push({ key: quotaKey, rule: quota, remembers: !block });
-    }
-    if (demands.length === 0) return throttlers.map(({ ttl }) => passed(0, ttl));
+  async #decide(throttlings: readonly Throttling[]): Promise<ThrottlerRecord[]> {
+    const throttlers = throttlings.map((each) => this.#asked(each));
+    const demands = throttlers.flatMap(({ block, quota }: Partial<Throttler> = {}) =>
+      [block ?? [], quota ?? []].flat(),
+    );
+    if (demands.length === 0) return throttlings.map(({ ttl }) => passed(0, ttl));
     const { result, index } = await this.#limiter.askAll(demands, this.#asking);
-    const told = (key: string) => {
-      const i = demands.findIndex((demand) => demand.key === key);
+    const told = (demand: RequestDemand) => {
+      const i = demands.indexOf(demand);
       return result instanceof AllResult ? result.each[i] : i === index ? result : undefined;
     };
     return Promise.all(
-      throttlers.map((throttler) => {
-        if (!("quota" in throttler)) return passed(0, throttler.ttl);
-        const { ttl, limit, quotaKey, block, blockKey } = throttler;
-        const blocked = block && told(blockKey);
+      throttlings.map(async ({ ttl, limit }, i) => {
+        const { quota, block }: Partial<Throttler> = throttlers[i] ?? {};
+        const blocked = block && told(block);
         if (blocked?.allowed === false) return denied(limit, ttl, blocked.retryAfterMs);
-        const quota = told(quotaKey);
-        if (!quota || quota.allowed) return passed(quota?.used ?? 0, quota?.resetAfterMs ?? ttl);
-        return block ? this.#blocked(throttler, block, quota.retryAfterMs) : denied(limit, ttl, quota.retryAfterMs);
+        const counted = quota && told(quota);
+        if (!counted || counted.allowed) return passed(counted?.used ?? 0, counted?.resetAfterMs ?? ttl);
+        return denied(limit, ttl, block ? await this.#blocked(quota, block, counted) : counted.retryAfterMs);
       }),
     );
   }
 
-  /** Starts a block, unless another denial has done so at this moment. */
-  async #blocked({ ttl, limit, quotaKey, blockKey }: Throttler, block: SlidingRule | FixedRule, wait?: number) {
+  /** Starts a block, unless another denial has done so at this moment. Resolves with how long it lasts. */
+  async #blocked(quota: RequestDemand, block: RequestDemand, { retryAfterMs }: WindowResult) {
     try {
-      const started = await this.#limiter.ask(blockKey, block, this.#asking);
-      if (!started.allowed) return denied(limit, ttl, started.retryAfterMs);
+      const started = await this.#limiter.ask(block.key, block.rule, this.#asking);
       const { timeout } = this.#asking;
-      if (started.source === "server") await this.#limiter.reset(quotaKey, undefined, { timeout });
-      return denied(limit, ttl, block.windows[0]?.windowMs);
+      if (started.allowed && started.source === "server") await this.#limiter.reset(quota.key, undefined, { timeout });
+      return started.allowed ? started.windowMs : started.retryAfterMs;
     } catch (error) {
       // The request is still denied.
-      if (error instanceof UnavailableError) return denied(limit, ttl, wait);
+      if (error instanceof UnavailableError) return retryAfterMs;
       throw error;
     }
   }
@@ -168,26 +161,25 @@ export class RlThrottlerGuard extends ThrottlerGuard {
       return !Array.isArray(ignored) || !ignored.some((pattern) => pattern.test(req.headers["user-agent"]));
     });
     const throttlings = await Promise.all(
-      asked.map(async ({ ttl, limit, blockDuration, throttler: { name = "default" }, getTracker, generateKey }) => {
+      asked.map(async ({ ttl, limit, blockDuration, throttler, getTracker, generateKey }) => {
+        const { name = "default", setHeaders = this.commonOptions.setHeaders ?? true } = throttler;
         const tracker = (await getTracker(req, context)) ?? "";
-        return { ttl, limit, blockDuration, name, tracker, key: generateKey(context, tracker, name) };
+        return { ttl, limit, blockDuration, name, tracker, key: generateKey(context, tracker, name), setHeaders };
       }),
     );
     const records = await (this.storageService as NestThrottlerStorage).incrementAll(throttlings);
-    const setsHeaders = asked.map(({ throttler }) => throttler.setHeaders ?? this.commonOptions.setHeaders ?? true);
+    const told = throttlings.map((throttling, i) => ({ ...throttling, ...(records[i] as ThrottlerRecord) }));
     const header = (name: string, value: number) => (res.header ?? res.setHeader).call(res, name, value);
     // All of them have to be over before the same request fits.
-    const [longest] = records
+    const [longest] = told
       .filter(({ isBlocked }) => isBlocked)
       .sort((a, b) => b.timeToBlockExpire - a.timeToBlockExpire);
     if (longest) {
-      const i = records.indexOf(longest);
-      if (setsHeaders[i]) header("Retry-After", longest.timeToBlockExpire);
-      await this.throwThrottlingException(context, { ...(throttlings[i] as Required<Throttling>), ...longest });
+      if (longest.setHeaders) header("Retry-After", longest.timeToBlockExpire);
+      await this.throwThrottlingException(context, longest);
     }
-    for (const [i, { limit, name }] of throttlings.entries()) {
-      if (!setsHeaders[i]) continue;
-      const { totalHits, timeToExpire } = records[i] as ThrottlerRecord;
+    for (const { setHeaders, limit, name, totalHits, timeToExpire } of told) {
+      if (!setHeaders) continue;
       const suffix = name === "default" ? "" : `-${name}`;
       header(`${this.headerPrefix}-Limit${suffix}`, limit);
       header(`${this.headerPrefix}-Remaining${suffix}`, Math.max(0, limit - totalHits));
@@ -196,8 +188,6 @@ export class RlThrottlerGuard extends ThrottlerGuard {
     return true;
   }
 }
-
-const LONGEST_MS = 2_147_483_647_000;
 
 /** Whole milliseconds. What is not a length is refused where the rule is made. */
 function whole(ms: number): number {

@@ -10,7 +10,7 @@ import { adapterKey } from "./identity.js";
 import type { Limiter } from "./limiter.js";
 import type { Result } from "./result.js";
 import type { FixedRule, SlidingRule } from "./rules.js";
-import { policyOf, seconds } from "./words.js";
+import { describe, LONGEST_MS, seconds } from "./words.js";
 
 export type { AdapterOptions } from "./adapter.js";
 
@@ -42,9 +42,6 @@ interface Inherited {
   _handleError(error: unknown, method: string, resolve: unknown, reject: (error: unknown) => void, rest: unknown): void;
 }
 
-/** `duration: 0` means forever; this is the longest window there is, 68 years. */
-const FOR_EVER_MS = 2_147_483_647_000;
-
 /**
  * ```ts
  * const flexible = new RateLimiterRl({ limiter: new Limiter(redis), points: 100, duration: 60 });
@@ -71,7 +68,7 @@ export class RateLimiterRl extends Abstract {
     // An insurance limiter decides when the server is unavailable, and nothing else.
     this.#asking = options.insuranceLimiter ? { ...ask, whenUnavailable: "closed" } : ask;
     this.#prefix = options.prefix ?? ADAPTER.prefix;
-    this.#policy = options.keyPrefix || policyOf(this.#rule(this.#ms()));
+    this.#policy = options.keyPrefix || describe(this.#rule(this.#ms()));
   }
 
   /** A missing key shares no count with others. @internal */
@@ -93,19 +90,18 @@ export class RateLimiterRl extends Abstract {
   }
 
   /** @internal */
-  _upsert(rlKey: string, points: number, msDuration: number, forceExpire = false): Promise<Result> {
-    if (points <= 0 || forceExpire) return this.#replace(rlKey, points, msDuration, forceExpire);
-    const how = points === 1 ? this.#asking : { ...this.#asking, cost: points };
-    return this.#limiter.ask(this.#key(rlKey), this.#rule(msDuration), how);
-  }
-
-  async #replace(rlKey: string, points: number, msDuration: number, forceExpire: boolean): Promise<Result> {
+  async _upsert(rlKey: string, points: number, msDuration: number, forceExpire = false): Promise<Result> {
     const [key, rule] = [this.#key(rlKey), this.#rule(msDuration)];
+    const { timeout } = this.#asking;
     if (forceExpire) {
-      await this.#set(key, points, msDuration);
+      if (this.#algorithm === "sliding") throw new Error('set and block need the algorithm "fixed"');
+      // A counter is a plain string, and may be set as one.
+      const ms = msDuration > 0 ? msDuration : LONGEST_MS;
+      await this.#limiter.setCounter(`${key}:${seconds(this.#ms())}s`, points, ms, timeout);
       return this.#peek(key, this.#rule(this.#ms()));
     }
-    const { timeout } = this.#asking;
+    if (points > 0)
+      return this.#limiter.ask(key, rule, points === 1 ? this.#asking : { ...this.#asking, cost: points });
     if (points < 0) await this.#limiter.refund(key, rule, { cost: -points, timeout });
     return this.#peek(key, rule);
   }
@@ -144,13 +140,6 @@ export class RateLimiterRl extends Abstract {
     return outcome(result, denied ? Math.max(consumed, points + 1) : consumed, changedPoints);
   }
 
-  /** A counter is a plain string, and may be set as one. */
-  async #set(key: string, points: number, msDuration: number): Promise<void> {
-    if (this.#algorithm === "sliding") throw new Error('set and block need the algorithm "fixed"');
-    const ms = msDuration > 0 ? msDuration : FOR_EVER_MS;
-    await this.#limiter.setCounter(`${key}:${seconds(this.#ms())}s`, points, ms, this.#asking.timeout);
-  }
-
   #key(rlKey: string): string {
     const { keyPrefix } = this as unknown as Inherited;
     const identity = keyPrefix === "" ? rlKey : rlKey.slice(keyPrefix.length + 1);
@@ -159,18 +148,19 @@ export class RateLimiterRl extends Abstract {
 
   #rule(msDuration: number): SlidingRule | FixedRule {
     const limit = Math.max(0, (this as unknown as Inherited).points);
-    const ms = msDuration > 0 ? msDuration : FOR_EVER_MS;
+    const ms = msDuration > 0 ? msDuration : LONGEST_MS;
     return ruleOf(this.#algorithm, limit, ms, this.#algorithm === "fixed");
   }
 
   #ms(options: KeyOptions = {}): number {
     const ms = (this as unknown as Inherited)._getKeySecDuration(options) * 1000;
-    return ms > 0 ? ms : FOR_EVER_MS;
+    // 0 means forever.
+    return ms > 0 ? ms : LONGEST_MS;
   }
 }
 
 function outcome(result: Result, consumed: number, changed: number): RateLimiterRes {
   const ms = (result.allowed ? result.resetAfterMs : result.retryAfterMs) ?? result.windowMs;
-  const forEver = ms > FOR_EVER_MS / 2;
+  const forEver = ms > LONGEST_MS / 2;
   return new RateLimiterRes(Math.max(result.limit - consumed, 0), forEver ? -1 : ms, consumed, consumed === changed);
 }

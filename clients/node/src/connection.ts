@@ -146,7 +146,13 @@ abstract class Derived<C extends object> implements Connection {
       });
       if (route.signal.aborted) throw new UnavailableError("The call was not sent in time");
     }
-    return this.write(own, args, route);
+    try {
+      return await this.write(own, args, route);
+    } catch (error) {
+      // After a failover the name may lead to another server.
+      if (!this.cluster && isReply(error) && error.message.startsWith("READONLY")) this.close();
+      throw error;
+    }
   }
 
   #opened(): Promise<C> {
@@ -281,12 +287,8 @@ class NodeRedis extends Derived<NodeRedisClient> {
     // A command that waits for a connection is taken out of the queue when it is given up.
     const waits = this.#kind !== "client" || client.isReady !== true;
     const options = waits ? { ...plain, abortSignal: route.signal } : plain;
-    return this.#sent(client, args, route, options).then(undefined, (error) => {
-      if (!(error instanceof Error)) throw error;
-      if (NOT_SENT.has(error.message)) throw notSent(this.#failure ?? error);
-      // After a failover the name may lead to another server.
-      if (!this.cluster && error.message.startsWith("READONLY")) this.close();
-      throw error;
+    return this.#sent(client, args, route, options).catch((error) => {
+      throw error instanceof Error && NOT_SENT.has(error.message) ? notSent(this.#failure ?? error) : error;
     });
   }
 
@@ -413,11 +415,9 @@ class Ioredis extends Derived<IoredisClient> {
     // The cluster's own `call` knows no keys of our commands: it asks any node, and follows its redirection.
     const node = (this.cluster && this.#node(own, key, readOnly)) || own;
     gather(node.stream);
-    return (node.call(...args) as Promise<unknown>).then(undefined, (error) => {
-      if (!isReply(error)) throw error;
-      if (this.cluster && /^(?:MOVED|ASK) /.test(error.message)) return this.#redirected(own, error.message, args);
-      // After a failover the name may lead to another server.
-      if (!this.cluster && error.message.startsWith("READONLY")) this.close();
+    return (node.call(...args) as Promise<unknown>).catch((error) => {
+      const isElsewhere = this.cluster && isReply(error) && /^(?:MOVED|ASK) /.test(error.message);
+      if (isElsewhere) return this.#redirected(own, error.message, args);
       throw error;
     });
   }

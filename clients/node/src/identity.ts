@@ -72,9 +72,9 @@ function readAddress(text: string): string | undefined {
   const address = bare.split("%", 1)[0] as string;
   if (isIPv4(address)) return address;
   if (!isIPv6(address)) return undefined;
-  const groups = expand(address);
-  if (groups.slice(0, 5).some((group) => group !== 0) || groups[5] !== 0xffff) return address;
-  return [6, 7].flatMap((i) => [(groups[i] as number) >> 8, (groups[i] as number) & 255]).join(".");
+  const [, high, low] = /^::ffff:([^:]+):([^:]+)$/.exec(compress(address)) ?? [];
+  if (high === undefined || low === undefined) return address;
+  return [high, low].flatMap((group) => [...Buffer.from(group.padStart(4, "0"), "hex")]).join(".");
 }
 
 /** The network of an IPv6 address, as text in its shortest form. */

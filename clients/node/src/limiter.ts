@@ -159,8 +159,8 @@ export class Limiter {
    */
   async turn(key: Word, rule: TurnRule, within: number, options: TurnOptions = {}): Promise<Result> {
     ofKind("the rule of a turn", rule, "sliding", "throttle");
-    if (!(within >= 0 && within <= WAITING.longestTurn)) {
-      const most = WAITING.longestTurn;
+    const { longestTurn: most } = WAITING;
+    if (!(within >= 0 && within <= most)) {
       throw new RangeError(`within is a number of milliseconds from 0 to ${most}, an hour, and not ${String(within)}`);
     }
     const { cost, signal, timeout } = options;

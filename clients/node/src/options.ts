@@ -70,7 +70,7 @@ export interface CallOptions {
 }
 
 export interface AcquireOptions extends CallOptions {
-  /** Who asks for the lease. */
+  /** Who asks for the lease; of `acquire`, `hold` and `peek` a random UUID unless given. */
   readonly holder?: Word;
 }
 
@@ -112,10 +112,7 @@ interface Waiting {
 export type WaitOptions<R extends Rule = SlidingRule> = Waiting &
   (R extends LeaseRule ? { readonly holder?: Word } : { readonly cost?: number });
 
-export interface HoldOptions extends Waiting, Pick<LeaseOptions, "renew"> {
-  /** Who holds the lease; a random UUID unless given. */
-  readonly holder?: Word;
-}
+export type HoldOptions = Waiting & Pick<AcquireOptions, "holder"> & Pick<LeaseOptions, "renew">;
 
 type Without<Names extends string> = { readonly [Name in Names]?: never };
 type At<R extends Rule> = { readonly key: Word; readonly rule: R };

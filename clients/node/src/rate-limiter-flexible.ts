@@ -35,9 +35,6 @@ interface KeyOptions {
 
 /** What the base class has and its declarations do not name. */
 interface Inherited {
-  keyPrefix: string;
-  points: number;
-  getKey(key: string | number): string;
   _getKeySecDuration(options: KeyOptions): number;
   _handleError(error: unknown, method: string, resolve: unknown, reject: (error: unknown) => void, rest: unknown): void;
 }
@@ -74,7 +71,7 @@ export class RateLimiterRl extends Abstract {
   /** A missing key shares no count with others. @internal */
   override getKey(key: string | number): string {
     identified(key);
-    return inherited.getKey.call(this, key);
+    return super.getKey(key);
   }
 
   /** An insurance limiter takes over where the server is unavailable, and for no other error. @internal */
@@ -136,18 +133,16 @@ export class RateLimiterRl extends Abstract {
     const denied = !result.allowed && changedPoints > 0;
     const consumed = result.used + (denied && this.#algorithm === "sliding" ? changedPoints : 0);
     // The limit of this process alone, in an outage, may be lower than that by which the base class judges.
-    const { points } = this as unknown as Inherited;
-    return outcome(result, denied ? Math.max(consumed, points + 1) : consumed, changedPoints);
+    return outcome(result, denied ? Math.max(consumed, this.points + 1) : consumed, changedPoints);
   }
 
   #key(rlKey: string): string {
-    const { keyPrefix } = this as unknown as Inherited;
-    const identity = keyPrefix === "" ? rlKey : rlKey.slice(keyPrefix.length + 1);
+    const identity = this.keyPrefix === "" ? rlKey : rlKey.slice(this.keyPrefix.length + 1);
     return adapterKey(this.#prefix, this.#policy, identity);
   }
 
   #rule(msDuration: number): SlidingRule | FixedRule {
-    const limit = Math.max(0, (this as unknown as Inherited).points);
+    const limit = Math.max(0, this.points);
     const ms = msDuration > 0 ? msDuration : LONGEST_MS;
     return ruleOf(this.#algorithm, limit, ms, this.#algorithm === "fixed");
   }

@@ -27,11 +27,9 @@ export function periodEnd(calendar: Calendar, at: number): number {
   const local = new Date(at + offset(zone, at));
   // The period that began last, or one more where its first day is not over.
   for (let n = -1; ; n++) {
-    const [from, to] = [
-      firstMoment(zone, begins(calendar, local, n)),
-      firstMoment(zone, begins(calendar, local, n + 1)),
-    ];
+    const to = firstMoment(zone, begins(calendar, local, n + 1));
     if (at >= to) continue;
+    const from = firstMoment(zone, begins(calendar, local, n));
     lasts.set(calendar, { from, to });
     return to;
   }

@@ -141,10 +141,8 @@ export class Guard<Q extends object, D> {
     const leases = taken.map(({ key, rule, holder }) => {
       return new Lease(this.#limiter, key, rule as LeaseRule, holder as string, { takenAt });
     });
-    let ended = false;
     return () => {
-      if (!ended) for (const lease of leases) void lease.end();
-      ended = true;
+      for (const lease of leases.splice(0)) void lease.end();
     };
   }
 }

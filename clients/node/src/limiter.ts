@@ -210,7 +210,7 @@ export class Limiter {
     const known = options.holder ?? leaseOf(rule).holder;
     const holder = known ?? randomUUID();
     // Nobody else knows the name that was made here. With one of the caller's own it may have been a renewal.
-    const giveBack = async () => known ?? this.#releaseLeft(key, rule, holder);
+    const giveBack = () => (known === undefined ? this.#releaseLeft(key, rule, holder) : undefined);
     return unlessLeft(signal, () => unlessLost(this.ask(key, rule, { holder, timeout }), giveBack), giveBack);
   }
 

@@ -96,9 +96,7 @@ export class NestThrottlerStorage implements ThrottlerStorage {
 
   async #decide(throttlings: readonly Throttling[]): Promise<ThrottlerRecord[]> {
     const throttlers = throttlings.map((each) => this.#asked(each));
-    const demands = throttlers.flatMap(({ block, quota }: Partial<Throttler> = {}) =>
-      [block ?? [], quota ?? []].flat(),
-    );
+    const demands = throttlers.flatMap((each) => (each ? [each.block ?? [], each.quota].flat() : []));
     if (demands.length === 0) return throttlings.map(({ ttl }) => passed(0, ttl));
     const { result, index } = await this.#limiter.askAll(demands, this.#asking);
     const told = (demand: RequestDemand) => {

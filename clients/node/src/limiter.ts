@@ -86,10 +86,7 @@ export class Limiter {
     this.name = options.name ?? (prefix === "" ? "redis-rl" : prefix);
     this.#logger = options.logger ?? console;
     this.#onDecision = options.onDecision;
-    this.#outage = new Outage(
-      (key) => this.#server.nodeOf(key),
-      (line) => this.warn(line),
-    );
+    this.#outage = new Outage(this.#server, (line) => this.warn(line));
   }
 
   /** How the commands are sent; `undefined` before the first call. */

@@ -25,16 +25,14 @@ export class LocalLimits {
   decide(demands: readonly Asked[], looks: boolean): Figures[][] {
     const now = performance.now();
     const asked = demands.map(({ key, rule, cost, force }) => {
-      const counters =
-        rule.kind === "lease"
-          ? []
-          : windowsOf(rule).map(({ limit, windowMs }, i) => {
-              const id = `${i} ${describe(rule)} ${memoryKey(key)}`;
-              const known = this.#counters.get(id);
-              const counter = known && known.endsAt > now ? known : { used: 0, endsAt: now + windowMs };
-              const share = limit === 0 ? 0 : Math.max(1, Math.floor(limit / this.#processes));
-              return { id, counter, limit: share, windowMs, fits: counter.used + cost <= share };
-            });
+      const windows = rule.kind === "lease" ? [] : windowsOf(rule);
+      const counters = windows.map(({ limit, windowMs }, i) => {
+        const id = `${i} ${describe(rule)} ${memoryKey(key)}`;
+        const known = this.#counters.get(id);
+        const counter = known && known.endsAt > now ? known : { used: 0, endsAt: now + windowMs };
+        const share = limit === 0 ? 0 : Math.max(1, Math.floor(limit / this.#processes));
+        return { id, counter, limit: share, windowMs, fits: counter.used + cost <= share };
+      });
       return { rule, cost, counters, passes: force || counters.every(({ fits }) => fits) };
     });
     if (!looks && asked.every(({ passes }) => passes)) {

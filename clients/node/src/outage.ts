@@ -2,7 +2,7 @@
 
 import type { UnavailableError } from "./errors.js";
 import type { Word } from "./keys.js";
-import { NotAskedError } from "./server.js";
+import { NotAskedError, type Server } from "./server.js";
 
 /** An outage is over when a node answers, and the last call that it did not answer is so long ago. */
 const CALM_MS = 500;
@@ -10,19 +10,19 @@ const CALM_MS = 500;
 const LEFT_MS = 60_000;
 
 export class Outage {
-  readonly #nodeOf: (key: Word) => string;
+  readonly #server: Server;
   readonly #warn: (line: string) => void;
   /** The nodes that did not answer, and when they last did not. */
   readonly #away = new Map<string, number>();
 
-  constructor(nodeOf: (key: Word) => string, warn: (line: string) => void) {
-    this.#nodeOf = nodeOf;
+  constructor(server: Server, warn: (line: string) => void) {
+    this.#server = server;
     this.#warn = warn;
   }
 
   answered(key: Word): void {
     if (this.#away.size === 0) return;
-    const [node, now] = [this.#nodeOf(key), performance.now()];
+    const [node, now] = [this.#server.nodeOf(key), performance.now()];
     for (const [name, since] of this.#away) {
       // Before the nodes of a cluster are known, they have no names.
       if (now - since > (name === node || name === "" ? CALM_MS : LEFT_MS)) this.#away.delete(name);
@@ -32,7 +32,7 @@ export class Outage {
 
   failed(key: Word, error: UnavailableError): void {
     if (this.#away.size === 0) this.#warn(`the server is unavailable: ${error.message}`);
-    const node = this.#nodeOf(key);
+    const node = this.#server.nodeOf(key);
     // What was not sent says nothing new about the node.
     if (!(error instanceof NotAskedError) || !this.#away.has(node)) this.#away.set(node, performance.now());
   }

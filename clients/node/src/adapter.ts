@@ -1,12 +1,12 @@
 /** What the adapters have in common: their options, their keys, and how they ask. */
 
-import { duration, POLICIES } from "./asking.js";
+import { POLICIES } from "./asking.js";
+import { duration, known, oneOf, seconds } from "./checks.js";
 import { ADAPTER } from "./defaults.js";
 import { NoIdentityError, UnavailableError } from "./errors.js";
 import { Limiter } from "./limiter.js";
 import type { WhenUnavailable } from "./options.js";
 import { type FixedRule, fixed, type SlidingRule, sliding } from "./rules.js";
-import { known, oneOf, seconds } from "./words.js";
 
 export interface AdapterOptions {
   /** Put in front of every key, behind the limiter's own prefix. By default `rl:`. */

@@ -1,12 +1,11 @@
-/** How a limiter is asked within this package, and the checks of what its users tell it. */
+/** How a limiter is asked within this package. */
 
 import { randomBytes } from "node:crypto";
+import { readDuration } from "./checks.js";
 import { RESERVATION } from "./defaults.js";
 import type { Word } from "./keys.js";
 import type { Demand, ReserveOptions, WhenUnavailable } from "./options.js";
 import type { Rule } from "./rules.js";
-import { LONGEST_TIMER_MS } from "./waiting.js";
-import { readDuration } from "./words.js";
 
 /** Who holds the units of a reservation, and in which periods of a calendar. */
 export interface Hold {
@@ -62,13 +61,6 @@ export interface Asking {
   readonly at?: number | undefined;
   /** Ask what the answer would be, and change nothing. */
   readonly peek?: boolean | undefined;
-}
-
-export function duration(what: string, ms: number): number {
-  if (typeof ms === "number" && ms > 0 && ms <= LONGEST_TIMER_MS) return ms;
-  throw new RangeError(
-    `${what} must be a number of milliseconds above 0 and up to ${LONGEST_TIMER_MS}, not ${String(ms)}`,
-  );
 }
 
 export const POLICIES: readonly WhenUnavailable[] = ["open", "closed", "local"];

@@ -1,7 +1,6 @@
 /** The errors that are this package's own, and what the error lines of a server mean. */
 
 import { STATUS_CODES } from "node:http";
-import type { AllResult, Result } from "./result.js";
 
 /** An error that says what an HTTP framework answers where the application says nothing else. */
 abstract class AnsweredError extends Error {
@@ -44,19 +43,6 @@ export class UnsupportedServerError extends Error {
     const said = attempts.map(({ message }) => message).join("; ");
     super(`The server takes the commands in no form that the mode allows: ${said}`);
     this.attempts = attempts;
-  }
-}
-
-/** A lease or a reservation was asked for and denied. */
-export class DeniedError extends Error {
-  override readonly name = "DeniedError";
-
-  readonly result: Result | AllResult;
-
-  constructor(result: Result | AllResult) {
-    const wait = result.retryAfter;
-    super(wait === undefined ? "Denied: it never fits" : `Denied: retry after ${wait} s`);
-    this.result = result;
   }
 }
 

@@ -7,6 +7,7 @@ import { randomUUID } from "node:crypto";
 import type { ServerResponse } from "node:http";
 import { ADAPTER_OPTIONS, type AdapterOptions, asking, identified } from "./adapter.js";
 import type { Asking, RequestDemand } from "./asking.js";
+import { known } from "./checks.js";
 import { ADAPTER, STATUS } from "./defaults.js";
 import { NoIdentityError, UnavailableError } from "./errors.js";
 import { adapterKey, clientAddress, type RequestLike } from "./identity.js";
@@ -14,7 +15,7 @@ import { Lease } from "./lease.js";
 import type { Limiter } from "./limiter.js";
 import type { AllResult, Result } from "./result.js";
 import type { LeaseRule, Rule } from "./rules.js";
-import { checked, describe, known, policyOf } from "./words.js";
+import { checked, describe, policyOf } from "./words.js";
 
 /** A rule, or a function of the request that gives its rule: `undefined` for a request that is not limited. */
 export type RuleOf<Q> = Rule | ((request: Q) => Rule | undefined | Promise<Rule | undefined>);

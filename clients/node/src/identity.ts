@@ -2,8 +2,8 @@
 
 import { createHash } from "node:crypto";
 import { BlockList, isIPv4, isIPv6 } from "node:net";
+import { integer } from "./checks.js";
 import { ADAPTER, IDENTITY } from "./defaults.js";
-import { integer } from "./words.js";
 
 export interface IdentityOptions {
   /**

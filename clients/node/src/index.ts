@@ -1,14 +1,9 @@
 /** Rate limits in Redis and Valkey, over node-redis or ioredis. See {@link Limiter}. */
 
 export type { Period } from "./calendar.js";
+export type { Duration } from "./checks.js";
 export type { Connection, IoredisLike, NodeRedisLike, RedisClient, Route } from "./connection.js";
-export {
-  DeniedError,
-  LostReplyError,
-  NoIdentityError,
-  UnavailableError,
-  UnsupportedServerError,
-} from "./errors.js";
+export { LostReplyError, NoIdentityError, UnavailableError, UnsupportedServerError } from "./errors.js";
 export { clientAddress, type IdentityOptions, type RequestLike } from "./identity.js";
 export type { Word } from "./keys.js";
 export { Lease, type LeaseKeeper, type LeaseOptions } from "./lease.js";
@@ -16,6 +11,6 @@ export { Limiter } from "./limiter.js";
 export type * from "./options.js";
 export { WindowResult } from "./reply.js";
 export { Reservation, type Work } from "./reservation.js";
-export { AllResult, type HeaderOptions, type Problem, type Refund, Result, type Source } from "./result.js";
+export { AllResult, DeniedError, type HeaderOptions, type Problem, type Refund, Result } from "./result.js";
 export * from "./rules.js";
 export type { Mode } from "./server.js";

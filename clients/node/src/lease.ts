@@ -1,9 +1,9 @@
 /** A lease that is held: renewed while it is needed, released at the end, over by itself if its holder dies. */
 
+import { LONGEST_TIMER_MS } from "./checks.js";
 import { RENEWALS } from "./defaults.js";
 import type { Word } from "./keys.js";
 import type { LeaseRule } from "./rules.js";
-import { LONGEST_TIMER_MS } from "./waiting.js";
 
 export interface LeaseKeeper<R = LeaseRule> {
   acquire(key: Word, rule: R, options: { readonly holder: Word }): Promise<{ readonly allowed: boolean }>;

@@ -2,21 +2,13 @@
 
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
-import {
-  type Asked,
-  type Asking,
-  duration,
-  type Hold,
-  OPTIONS,
-  POLICIES,
-  type RequestDemand,
-  reserving,
-} from "./asking.js";
+import { type Asked, type Asking, type Hold, OPTIONS, POLICIES, type RequestDemand, reserving } from "./asking.js";
 import { periodEnd } from "./calendar.js";
+import { duration, integer, known, oneOf, seconds } from "./checks.js";
 import { type Connection, connect, type RedisClient } from "./connection.js";
 import { LIMITER, WAITING } from "./defaults.js";
 import { type Denial, DenialCache } from "./denials.js";
-import { DeniedError, isEnded, UnavailableError } from "./errors.js";
+import { isEnded, UnavailableError } from "./errors.js";
 import { checkedWord, memoryKey, type Word } from "./keys.js";
 import { Lease } from "./lease.js";
 import { LocalLimits } from "./local.js";
@@ -41,11 +33,11 @@ import type {
 import { Outage } from "./outage.js";
 import { type Figures, readInteger, readIntegers, readWindows, repliesEach } from "./reply.js";
 import { type Part, Reservation, type Work } from "./reservation.js";
-import { AllResult, type Refund, Result, readAll, togetherOf, unlimited } from "./result.js";
+import { AllResult, DeniedError, type Refund, Result, readAll, togetherOf, unlimited } from "./result.js";
 import type { LeaseRule, QuotaRule, Rule, SlidingRule, TurnRule, UnitRule } from "./rules.js";
 import { type Command, EARLY_MS, type Mode, type Server, serverOf } from "./server.js";
 import { countdown, type Place, pauseFor, Queue, unlessLeft, unlessLost } from "./waiting.js";
-import { checked, commandOf, integer, isForced, keyword, known, ofKind, oneOf, seconds, words } from "./words.js";
+import { checked, commandOf, isForced, keyword, ofKind, words } from "./words.js";
 
 /**
  * Limits over one client of node-redis or ioredis, a cluster client too.

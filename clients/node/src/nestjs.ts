@@ -4,13 +4,13 @@ import { type ExecutionContext, ForbiddenException, ServiceUnavailableException 
 import { ThrottlerGuard, type ThrottlerRequest, type ThrottlerStorage } from "@nestjs/throttler";
 import { ADAPTER_OPTIONS, type AdapterOptions, asking, identified, ruleOf } from "./adapter.js";
 import type { RequestDemand } from "./asking.js";
+import { known, LONGEST_MS, seconds } from "./checks.js";
 import { ADAPTER } from "./defaults.js";
 import { NoIdentityError, UnavailableError } from "./errors.js";
 import { adapterKey, shortened } from "./identity.js";
 import type { Limiter } from "./limiter.js";
 import type { WindowResult } from "./reply.js";
 import { AllResult } from "./result.js";
-import { known, LONGEST_MS, seconds } from "./words.js";
 
 export type { AdapterOptions } from "./adapter.js";
 

@@ -1,9 +1,9 @@
 /** What a limiter and its calls may be told. */
 
+import type { Duration } from "./checks.js";
 import type { Word } from "./keys.js";
 import type { LeaseOptions } from "./lease.js";
-import type { Source } from "./result.js";
-import type { Duration, HeldLeaseRule, LeaseRule, Rule, SlidingRule, ThrottleRule, UnitRule } from "./rules.js";
+import type { HeldLeaseRule, LeaseRule, Rule, SlidingRule, ThrottleRule, UnitRule } from "./rules.js";
 import type { Command, Mode } from "./server.js";
 
 /** What a limiter does when the server is unavailable: let all through, reject with an error, or count in this process. */
@@ -13,6 +13,12 @@ export type WhenUnavailable = "open" | "closed" | "local";
 export interface Logger {
   warn(line: string): void;
 }
+
+/**
+ * Who made a decision: the server; a denial that this process remembers; the limits of this process, while the server was
+ * unavailable (`local`); or nobody, because the policy was `open`. Only the server has counted what `server` allowed.
+ */
+export type Source = "server" | "memory" | "local" | "open";
 
 /** A decision, for {@link LimiterOptions.onDecision}. */
 export interface Decision {

@@ -4,13 +4,14 @@ import { type IRateLimiterStoreOptions, RateLimiterRes, type RateLimiterStoreAbs
 // @ts-expect-error It is not exported from the index, and has no declarations of its own.
 import untyped from "rate-limiter-flexible/lib/RateLimiterStoreAbstract.js";
 import { type AdapterOptions, asking, identified, ruleOf } from "./adapter.js";
+import { LONGEST_MS, seconds } from "./checks.js";
 import { ADAPTER } from "./defaults.js";
 import { UnavailableError } from "./errors.js";
 import { adapterKey } from "./identity.js";
 import type { Limiter } from "./limiter.js";
 import type { Result } from "./result.js";
 import type { FixedRule, SlidingRule } from "./rules.js";
-import { describe, LONGEST_MS, seconds } from "./words.js";
+import { describe } from "./words.js";
 
 export type { AdapterOptions } from "./adapter.js";
 

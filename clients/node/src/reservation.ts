@@ -1,6 +1,7 @@
 /** A budget whose cost is known when the work is over: units are held meanwhile, and settled once. */
 
 import type { Hold } from "./asking.js";
+import { integer } from "./checks.js";
 import { RESERVATION } from "./defaults.js";
 import { isEnded, isSettled, LostReplyError, UnavailableError } from "./errors.js";
 import type { Word } from "./keys.js";
@@ -8,7 +9,6 @@ import { Lease } from "./lease.js";
 import { UnreadableReplyError } from "./reply.js";
 import type { AllResult, Result } from "./result.js";
 import type { UnitRule } from "./rules.js";
-import { integer } from "./words.js";
 
 export interface Part {
   readonly key: Word;

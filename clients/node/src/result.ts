@@ -3,16 +3,12 @@
  * draft-ietf-httpapi-ratelimit-headers-11.
  */
 
+import { seconds } from "./checks.js";
 import type { Word } from "./keys.js";
+import type { Source } from "./options.js";
 import { counted, type Figures, readFigures, readIntegers, UnreadableReplyError, WindowResult } from "./reply.js";
 import type { Rule } from "./rules.js";
-import { isForced, seconds, windowsOf } from "./words.js";
-
-/**
- * Who made a decision: the server; a denial that this process remembers; the limits of this process, while the server was
- * unavailable (`local`); or nobody, because the policy was `open`. Only the server has counted what `server` allowed.
- */
-export type Source = "server" | "memory" | "local" | "open";
+import { isForced, windowsOf } from "./words.js";
 
 export interface HeaderOptions {
   /** Also send `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (seconds) of the policy that binds. */
@@ -220,4 +216,17 @@ function bindsMore(one: Figures, other: Figures): boolean {
     if (wait !== otherWait) return (wait as number) > (otherWait as number);
   }
   return one.limit - one.used < other.limit - other.used;
+}
+
+/** A lease or a reservation was asked for and denied. */
+export class DeniedError extends Error {
+  override readonly name = "DeniedError";
+
+  readonly result: Result | AllResult;
+
+  constructor(result: Result | AllResult) {
+    const wait = result.retryAfter;
+    super(wait === undefined ? "Denied: it never fits" : `Denied: retry after ${wait} s`);
+    this.result = result;
+  }
 }

@@ -1,16 +1,20 @@
 /** Rules as values: what to limit, and by how much. A rule is made once and used for any number of keys. */
 
 import { type Calendar, isZone, type Period } from "./calendar.js";
+import {
+  type Duration,
+  holding,
+  integer,
+  known,
+  MOST,
+  milliseconds,
+  readDuration,
+  readLength,
+  show,
+} from "./checks.js";
 import type { Word } from "./keys.js";
-import { holding, integer, known, MOST, milliseconds, readDuration, readLength, show } from "./words.js";
 
 const MOST_WINDOWS = 16;
-
-/**
- * A length of time: seconds as a number (at most three decimal places), or text such as `"10s"`, `"2 minutes"`,
- * `"250ms"`, `"hour"`.
- */
-export type Duration = number | string;
 
 /**
  * A rate: `"100/minute"`, `"5 per 2 seconds"`, `"200_000/15min"`, several joined by commas, or, for numbers that are

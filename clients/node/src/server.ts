@@ -9,12 +9,12 @@
  */
 
 import { setTimeout as sleep } from "node:timers/promises";
+import { oneOf } from "./checks.js";
 import type { Connection, Route } from "./connection.js";
 import { BREAKER_PAUSE, MODES, PROBE_AGAIN } from "./defaults.js";
 import { isReply, LostReplyError, meaning, UnavailableError, UnsupportedServerError } from "./errors.js";
 import type { Word } from "./keys.js";
 import { library, script, scriptSha } from "./lua.js";
-import { oneOf } from "./words.js";
 
 /** How the commands are sent: as `RL.*`, as `FCALL rl_*`, or as `EVALSHA`. */
 export type Mode = (typeof MODES)[number];

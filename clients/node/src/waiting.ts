@@ -1,10 +1,9 @@
 /** Callers that wait: for how long, until they leave, and in which order. */
 
 import { setTimeout as sleep } from "node:timers/promises";
+import { LONGEST_TIMER_MS } from "./checks.js";
 import { LostReplyError } from "./errors.js";
 import type { Result } from "./result.js";
-
-export const LONGEST_TIMER_MS = 2 ** 31 - 1;
 
 /** A call that its caller may leave; what it takes after that is given back where that is said. */
 export function unlessLeft<T>(

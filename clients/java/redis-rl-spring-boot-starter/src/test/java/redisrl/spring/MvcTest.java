@@ -270,8 +270,15 @@ class MvcTest {
       Gateway.target =
           "http://127.0.0.1:" + target.context.getEnvironment().getProperty("local.server.port");
       try (App app = App.servlet(Gateway.class, App.url(server))) {
-        assertThat(app.get("/item/1").statusCode()).isEqualTo(200);
-        assertThat(app.statuses(2, "/item/2")).containsExactly(200, 429);
+        for (int left = 1; left >= 0; left--) {
+          HttpResponse<String> item = app.get("/item/" + left);
+          assertThat(item.statusCode()).isEqualTo(200);
+          assertThat(item.headers().firstValue("RateLimit").orElse("")).contains("r=" + left);
+          assertThat(item.headers().firstValue("RateLimit-Policy").orElse("")).contains("q=2");
+        }
+        HttpResponse<String> denied = app.get("/item/3");
+        assertThat(denied.statusCode()).isEqualTo(429);
+        assertThat(denied.headers().firstValue("Retry-After")).isPresent();
         assertThat(server.run("KEYS", "*")).contains("rl:items sliding-2/3600s:{127.0.0.1}");
       }
     }

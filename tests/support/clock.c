@@ -1,7 +1,10 @@
 /* A wall clock under the test's hand, preloaded into a server.
  *
  * The file named by RL_CLOCK holds eight bytes: microseconds since the epoch, or 0 for the real clock. Writing to
- * the file sets the time. The monotonic clock is left alone, so timers and time-outs run on. */
+ * the file sets the time. The monotonic clock is left alone, so timers and time-outs run on.
+ *
+ * The background thread of jemalloc waits by the wall clock, and not at all on one that stands in the past: it would take a
+ * third of a processor. So these servers are started with --jemalloc-bg-thread no. */
 
 #define _GNU_SOURCE
 #include <fcntl.h>

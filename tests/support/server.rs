@@ -91,6 +91,9 @@ impl Server {
         if !engine.is_redis_6_2() {
             arguments.extend(["--enable-debug-command", "yes", "--enable-module-command", "yes"].map(str::to_owned));
         }
+        if options.frozen_at.is_some() {
+            arguments.extend(["--jemalloc-bg-thread", "no"].map(str::to_owned)); // See clock.c.
+        }
         arguments.extend(options.arguments.iter().cloned());
         let module = match &options.module {
             Module::UnderTest => Some(super::module()),

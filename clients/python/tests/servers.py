@@ -115,6 +115,7 @@ class Server:
         self.port = free_port(bus)
         words = [program(), "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
         words += ["--dir", str(self.folder), "--logfile", str(self.folder / "log")]
+        words += ["--jemalloc-bg-thread", "no"]  # See clock.c.
         if not is_old():
             words += ["--enable-module-command", "yes"]
         if mode == "module":

@@ -62,7 +62,7 @@ func StartFrozen(t testing.TB, mode string) string {
 		must(t, os.Setenv(name, value))
 		defer os.Unsetenv(name)
 	}
-	return Start(t, mode)
+	return Start(t, mode, "--jemalloc-bg-thread", "no") // See clock.c.
 }
 
 // Start starts a server that has the module, functions, or neither, and returns its address.

@@ -128,9 +128,10 @@ export class Server {
   }
 }
 
-function serverArguments(port: number, { mode, arguments: more = [] }: ServerOptions): string[] {
+function serverArguments(port: number, { mode, frozenAt, arguments: more = [] }: ServerOptions): string[] {
   const list = ["--port", String(port), "--bind", "127.0.0.1", "--save", "", "--enable-debug-command", "yes"];
   list.push("--enable-module-command", "yes");
+  if (frozenAt !== undefined) list.push("--jemalloc-bg-thread", "no"); // See clock.c.
   if (mode === "module") list.push("--loadmodule", modulePath());
   if (mode === "script") {
     for (const name of ["FUNCTION", "FCALL", "FCALL_RO"]) list.push("--rename-command", name, "");

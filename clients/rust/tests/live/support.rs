@@ -156,7 +156,8 @@ impl Server {
             .stderr(output);
         let clock = frozen_at.map(|millis| {
             let path = folder.path().join("clock");
-            command.env("LD_PRELOAD", shim()).env("RL_CLOCK", &path);
+            // See clock.c.
+            command.env("LD_PRELOAD", shim()).env("RL_CLOCK", &path).args(["--jemalloc-bg-thread", "no"]);
             let clock = File::create(path).unwrap();
             clock.write_all_at(&(millis * 1000).to_ne_bytes(), 0).unwrap();
             clock

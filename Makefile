@@ -34,8 +34,8 @@ envoy: deps-build deps-server build ## Run the rate limit service with an exampl
 	envoy/run.sh
 
 test: deps-build deps-server build build-hooks ## Test the module, live on every installed engine (ENGINES="name ..." for some; test-repeatedly: TIMES=20 in a row under load)
-	PROPTEST_RNG_SEED=$(or $(RL_SEED),20) $(CARGO) test --locked --release --lib
-	$(CARGO) test --locked --release --test live
+	PROPTEST_RNG_SEED=$(or $(RL_SEED),20) $(CARGO) test --locked --profile tests --lib
+	$(CARGO) test --locked --profile tests --test live
 
 test-repeatedly: deps-build deps-server build build-hooks
 	scripts/test-repeatedly.sh $(or $(TIMES),20) $(or $(ENGINE),redis-7.0)
@@ -105,8 +105,8 @@ sizing: deps-build deps-server build ## Measure the memory of a key of each rule
 
 lint: deps-build ## Check formatting, lints, scripts and licences
 	$(CARGO) fmt --check
-	$(CARGO) clippy --locked --release --all-targets -- -D warnings
-	$(CARGO) clippy --locked --release --features test-hooks -- -D warnings
+	$(CARGO) clippy --locked --profile tests --all-targets -- -D warnings
+	$(CARGO) clippy --locked --profile tests --features test-hooks -- -D warnings
 	@for script in scripts/*.sh .ci/run; do bash -n $$script || exit 1; done
 	@scripts/functions.sh --check
 	@scripts/release.py check >/dev/null
@@ -132,7 +132,7 @@ clean: ## Remove what was built
 # The module with additional commands for the tests.
 .PHONY: build-hooks deps-build deps-server deps-valgrind deps-baseline deps-clients deps-envoy deps-package deps-installations
 build-hooks:
-	$(CARGO) build --locked --features test-hooks --target-dir $(TARGET)/test-hooks
+	$(CARGO) build --locked --profile tests --features test-hooks
 
 deps-build deps-server deps-valgrind deps-baseline deps-clients deps-envoy deps-package deps-installations: deps-%:
 	@scripts/install-deps.sh $*

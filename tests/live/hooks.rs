@@ -19,7 +19,7 @@ tests![
 
 /// What starts a server with that build of the module. `make test` builds it.
 fn hooks() -> Options {
-    let build = target().join("test-hooks/debug/libredis_rl.so");
+    let build = target().join("tests/libredis_rl.so");
     assert!(build.is_file(), "{} is missing: `make test` builds it", build.display());
     Options { module: Module::At(build), ..Options::default() }
 }

@@ -17,6 +17,9 @@ from .servers import MOST_REDIRECTIONS, Servers
 PROBE_EVERY = 60.0
 """Seconds after which the mode of a server is probed again, in the background."""
 
+LOADING = 1.0
+"""Seconds that loading the functions may take."""
+
 FIRST_PAUSE = 0.005
 LONGEST_PAUSE = 0.25
 
@@ -48,6 +51,8 @@ class Core:
         # By the names of servers. Each node of a cluster is used as it can be: keys and answers are the same.
         self._modes: dict[str, Mode] = {}
         self._probe_at: dict[str, float] = {}
+        # Until when a caller is loading the functions, for which others wait.
+        self._loading: dict[str, float] = {}
         self._servers: dict[Any, Servers] = {}
         # Whether the server has EVALSHA_RO for this user.
         self._read_only = True
@@ -269,11 +274,25 @@ class Core:
         missing = self._lacks(answer)
         if "unknown command" not in str(answer).lower():
             if missing:
-                await self._load_library(server)
-                missing = self._lacks(await self._reply(server, "FCALL", "rl_all", 0))
+                missing = await self._load_once(server)
             elif self._modes.get(server.name) != "functions" and await self._is_older(server):
                 await self._load_library(server, "REPLACE")
         return "script" if missing and self._chosen is None else "functions"
+
+    async def _load_once(self, server: Server) -> bool:
+        """Loads the library, or waits while another caller does. Returns whether it is missing still."""
+        loads = time.monotonic() >= self._loading.get(server.name, 0.0)
+        if loads:
+            self._loading[server.name] = time.monotonic() + LOADING
+            try:
+                await self._load_library(server)
+            finally:
+                self._loading[server.name] = 0.0
+        while True:
+            missing = self._lacks(await self._reply(server, "FCALL", "rl_all", 0))
+            if loads or not missing or time.monotonic() >= self._loading.get(server.name, 0.0):
+                return missing
+            await sleep(FIRST_PAUSE)
 
     async def _is_older(self, server: Server) -> bool:
         """Whether a server has a library from before ours."""

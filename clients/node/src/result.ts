@@ -27,7 +27,7 @@ export interface Problem {
 }
 
 /** A rule, the windows that a reply told of, and whether the call was denied where one of them has no room. */
-interface Asked {
+interface Told {
   readonly rule: Rule;
   readonly states: readonly WindowResult[];
   readonly denies: boolean;
@@ -39,10 +39,10 @@ const LARGEST = 999_999_999_999_999;
 abstract class Answer extends WindowResult {
   /** Who decided. Of {@link Limiter.all} always the server. */
   readonly source: Source;
-  readonly #asked: readonly Asked[];
+  readonly #asked: readonly Told[];
 
   /** @internal */
-  constructor(figures: Figures, source: Source, asked: readonly Asked[]) {
+  constructor(figures: Figures, source: Source, asked: readonly Told[]) {
     super(figures);
     this.source = source;
     this.#asked = asked;

@@ -3,8 +3,8 @@
  * The file named by RL_CLOCK holds eight bytes: microseconds since the epoch, or 0 for the real clock. Writing to
  * the file sets the time. The monotonic clock is left alone, so timers and time-outs run on.
  *
- * The background thread of jemalloc waits by the wall clock, and not at all on one that stands in the past: it would take a
- * third of a processor. So these servers are started with --jemalloc-bg-thread no. */
+ * The background thread of jemalloc waits by the wall clock, and not at all on one that stands in the past: it would take
+ * half of a processor. So these servers are started with --jemalloc-bg-thread no. */
 
 #define _GNU_SOURCE
 #include <fcntl.h>

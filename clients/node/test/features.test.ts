@@ -357,7 +357,7 @@ describe("features", () => {
         for (let i = 0; i < turns; i++) await new Promise((resolve) => setImmediate(resolve));
         close();
       }
-      // One that is late would come until then.
+      // A late one would come until then.
       await sleep(100);
       await eventually("all are closed", async () => (await connections()) === before);
     });

@@ -115,7 +115,7 @@ pub fn metrics(samples: Arc<Samples>, path: String, tags: Vec<(String, String)>)
     Router::new().fallback(get(scrape))
 }
 
-/// An answer that is made piece by piece, as it is read. One that is read too slowly is broken off.
+/// An answer that is made piece by piece, as it is read. If it is read too slowly, it is broken off.
 fn written(mut lines: impl Iterator<Item = String> + Send + 'static) -> Body {
     let start = Instant::now();
     let pieces = std::iter::from_fn(move || {

@@ -176,7 +176,7 @@ pub async fn worker(words: &[&str]) {
     let begin = SystemTime::UNIX_EPOCH + Duration::from_millis(begin);
     let mut ticks = interval(Duration::from_millis(1));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    // One that is started later begins where the others are.
+    // A process that is started later begins where the others are.
     let requests = |now: u64| now * rate / 1_000_000_000;
     let mut due = requests(micros(SystemTime::now()).saturating_sub(micros(begin)));
     loop {

@@ -52,8 +52,7 @@ final class Keeper {
   }
 
   /**
-   * By the clock of this process, since timers of one that is busy run late. What is lost stays
-   * lost.
+   * By the clock of this process, since timers of a busy process run late. What is lost stays lost.
    */
   boolean isLost() {
     boolean isLate;

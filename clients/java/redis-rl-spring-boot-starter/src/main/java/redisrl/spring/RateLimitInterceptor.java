@@ -30,7 +30,7 @@ final class RateLimitInterceptor implements HandlerInterceptor {
     this.settings = settings;
   }
 
-  /** The limit of a method. One that is wrong stops the start. */
+  /** The limit of a method. A wrong one stops the start. */
   Optional<Declared> limitOf(HandlerMethod handler) {
     return known.computeIfAbsent(
         handler.getMethod(),

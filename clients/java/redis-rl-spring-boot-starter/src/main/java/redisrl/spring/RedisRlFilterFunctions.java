@@ -18,7 +18,7 @@ public final class RedisRlFilterFunctions {
 
   /** A limit of the route, by {@code rate-limiter.key}. */
   public static HandlerFilterFunction<ServerResponse, ServerResponse> redisRl(String rate) {
-    Rule unused = Rule.sliding(rate); // One that is wrong stops the start.
+    Rule unused = Rule.sliding(rate); // A wrong rate stops the start.
     return (request, next) -> {
       var context =
           Objects.requireNonNull(

@@ -262,10 +262,16 @@ impl Client {
     pub fn everything(&mut self) -> Vec<(Vec<u8>, i64, String)> {
         let mut keys: Vec<Vec<u8>> = self.run(&["KEYS", "*"]);
         keys.sort();
-        let mut expiry = |key: Vec<u8>| (self.run::<i64>(&[b"PEXPIRETIME", &key[..]]), key);
-        let keys = keys.into_iter().map(&mut expiry).filter(|&(expiry, _)| expiry != -2).collect::<Vec<_>>();
+        let mut calls = redis::pipe();
+        keys.iter().for_each(|key| _ = calls.cmd("PEXPIRETIME").arg(key));
+        // Neither a pipeline nor DIGEST-VALUE can be empty.
+        let expiries: Vec<i64> = match keys.as_slice() {
+            [] => Vec::new(),
+            _ => calls.query(&mut self.0).expect("expiries"),
+        };
+        let keys: Vec<_> = expiries.into_iter().zip(keys).filter(|&(expiry, _)| expiry != -2).collect();
         if keys.is_empty() {
-            return Vec::new(); // DIGEST-VALUE wants some.
+            return Vec::new();
         }
         let words: Vec<&[u8]> =
             [&b"DEBUG"[..], b"DIGEST-VALUE"].into_iter().chain(keys.iter().map(|(_, key)| &key[..])).collect();

@@ -289,10 +289,16 @@ fn a_denied_hold_is_admitted_when_it_is_told_or_once_a_hold_has_ended(engine: &E
         assert!(number < MOST, "seed {}: {waits} waits, {shortened} of them shortened, prove little", past.seed);
         past.grow();
         let mut call = past.draw.call();
-        let Call::Take { key, rule, report } = &mut call else { continue };
-        if rule.hold().is_none() || rule.force() || has_end(rule) || key.starts_with(b"w") {
-            continue;
-        }
+        let (key, report) = loop {
+            match &mut call {
+                Call::Take { key, rule, report }
+                    if rule.hold().is_some() && !rule.force() && !has_end(rule) && !key.starts_with(b"w") =>
+                {
+                    break (key, report);
+                }
+                call => *call = past.draw.call(),
+            }
+        };
         *report = Report::Full;
         let key = key.clone();
         let Ok(told) = past.ask(&call) else { continue };

@@ -320,7 +320,7 @@ fn there_is_a_most_of_holders(engine: &Engine) {
     let (_server, mut client) = frozen(engine);
     let line = "ERR rl: this key has 1048576 holds, the most there may be; RL.SETTLE ends a hold";
     client.call::<Value>("RL.FIXED k 3600 100 HOLD a 60");
-    let fill = "for i = 1, 2097149 do redis.call('ZADD', 'k:held', -1, 'n' .. i) end";
+    let fill = "for i = 1, 2097149 do redis.call('ZADD', 'k:held', -1, string.format('n%07d', i)) end";
     client.run::<Value>(&["EVAL", fill, "0"]);
     assert_eq!(client.call::<Reply>("RL.FIXED k 3600 100 HOLD b 60").0, 1);
     assert_eq!(client.error(&super::super::split("RL.FIXED k 3600 100 HOLD c 60")), line);

@@ -40,4 +40,5 @@ older=$PWD/$venv/fastapi-0.136
     echo "FastAPI 0.136 could not be fetched: its tests are skipped" >&2
 [[ ! -d $older ]] || export OLDER_FASTAPI=$older
 
-exec "$venv/bin/pytest" "$@"
+# Two at a time, as they wait more than they compute. The tests of a file share their servers.
+exec "$venv/bin/pytest" --numprocesses 2 --dist loadfile "$@"

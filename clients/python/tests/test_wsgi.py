@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -59,6 +60,18 @@ def flask_app(limiter: Limiter, **options: Any) -> flask.Flask:
 
     app.wsgi_app = RateLimitMiddleware(app.wsgi_app, limiter=limiter, timeout=30, **options)  # type: ignore[method-assign]
     return app
+
+
+def test_another_limiter_is_closed(server: Server) -> None:
+    """The connections of a middleware stay, also where nobody else has its limiter any more."""
+    with redis.Redis(port=server.port) as client, server.client() as watcher:
+        app = flask_app(Limiter(client), rule=sliding("3/hour"))
+        gc.collect()
+        app.test_client().get("/")
+        before = {each["id"] for each in watcher.client_list()}
+        with Limiter(client, timeout=10) as other:
+            other.hit("a", sliding("3/hour"))
+        assert before <= {each["id"] for each in watcher.client_list()}
 
 
 def test_flask(server: Server, limiter: Limiter) -> None:

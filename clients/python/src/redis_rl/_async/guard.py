@@ -67,6 +67,7 @@ class AsyncGuard:
         self._holds = holds
         # As the user's limiter, whose denials it shares, with another deadline.
         self.limiter = copy.copy(limiter)
+        self._of = limiter  # As long as it is there, others leave the connections open.
         self.limiter._timeout = seconds_above_0(timeout, "timeout")
         self.limiter._logged_as = ""
         self.limiter._remembers = bool(deny_cache)

@@ -69,6 +69,16 @@ async def test_asyncio_strategies(server: Server) -> None:
         assert await storage.reset() == 2
 
 
+def test_reset_takes_the_prefix_as_it_is(server: Server) -> None:
+    server.run("SET", "app:1:of somebody else", "x")
+    storage = make(f"rl+redis://127.0.0.1:{server.port}", key_prefix="app:[1]*")
+    assert isinstance(storage, RlStorage)
+    with closing(storage):
+        assert FixedWindowRateLimiter(storage).hit(MINUTE, "7")
+        assert storage.reset() == 1
+    assert server.run("KEYS", "*") == ["app:1:of somebody else"]
+
+
 def test_windows_of_long_keys_take_little_memory() -> None:
     windows, long = Windows(), "k" * 60_000
     windows.learn(long, 90)

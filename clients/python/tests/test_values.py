@@ -8,6 +8,7 @@ import enum
 import json
 import pickle
 import time
+import traceback
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -159,6 +160,23 @@ def test_limiter_arguments() -> None:
         limiter.release("a", None)
     assert Limiter(redis.Redis(), mode="script").mode == "script"
     assert Limiter(redis.Redis()).mode is None
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://user:secret/part@host:6379",
+        "redis://:secret#part@host",
+        "redis+cluster://:secret/part@h1:1,h2:2",
+        "redis+sentinel://:secret?part@host:26379/name",
+        "valkey://:secret\u2100@host",
+        "redis://[:secret@host",
+    ],
+)
+def test_no_password_in_the_error_of_an_url(url: str) -> None:
+    with pytest.raises(ValueError, match="the URL cannot be read") as caught:
+        Limiter.from_url(url)
+    assert "secret" not in "".join(traceback.format_exception(caught.value))
 
 
 def state(allowed: bool = True, **values: int | None) -> State:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import re
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -131,6 +132,11 @@ class _NotDerivable(Exception):
 
 def make_client(uri: str, options: dict[str, Any], *, asynchronous: bool) -> Any:
     """A client for a URI like ``redis+cluster://...``."""
+    try:
+        _hosts(urlsplit(uri), 0)
+    except ValueError:
+        # Its words may be a part of the password.
+        raise ValueError("the URL cannot be read: in a password, characters such as / and # are escaped") from None
     library = "valkey" if uri.startswith("valkey") else "redis"
     package = f"{library}.asyncio" if asynchronous else library
     module = importlib.import_module(package)
@@ -169,6 +175,11 @@ def _of_sentinel(package: str, parts: SplitResult, options: dict[str, Any]) -> A
     module = importlib.import_module(f"{package}.sentinel")
     sentinel = module.Sentinel(_hosts(parts, 26379), sentinel_kwargs=sentinel_kwargs, **login | options)
     return sentinel.master_for(service)
+
+
+def keys_from(prefix: str) -> str:
+    """The pattern of the keys that begin so."""
+    return re.sub(r"([\\*?[\]])", r"\\\1", prefix) + "*"
 
 
 def clients_of(client: Any | None) -> list[Any]:

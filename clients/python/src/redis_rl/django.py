@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable
 from functools import cache
 from typing import Any
@@ -22,6 +21,7 @@ from django.utils.module_loading import import_string
 
 from ._async.guard import AsyncAnswer, AsyncGuard
 from ._async.limiter import AsyncLimiter
+from ._client import keys_from
 from ._guard import Options
 from ._identity import ClientAddress, key_for
 from ._rates import Rate
@@ -100,7 +100,7 @@ def clear() -> None:
     used: Limiter = limiter(Limiter)
     prefix = given().get("PREFIX", "rl:")
     client = used._core._client.client
-    for key in client.scan_iter(match=re.sub(r"([\\*?[\]])", r"\\\1", prefix) + "*", count=1000):
+    for key in client.scan_iter(match=keys_from(prefix), count=1000):
         client.unlink(key)
     for each in (Limiter, AsyncLimiter):
         limiter(each)._denials.clear()

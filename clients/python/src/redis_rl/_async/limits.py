@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from limits.aio.storage import MovingWindowSupport, SlidingWindowCounterSupport, Storage
 
-from .._client import clients_of, make_client
+from .._client import clients_of, keys_from, make_client
 from .._limits import PREFIX, Windows, counter, moving, named, schemes
 from .._protocol import Command, Error
 from .._rates import MAX_UNITS
@@ -120,7 +120,7 @@ class AsyncRlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
         gone = 0
         # In a cluster the counter of ``key`` is ``{key}:60s``.
         for start in ("", "{") if hasattr(self.storage, "nodes_manager") else ("",):
-            async for name in self.storage.scan_iter(f"{start}{self._prefix}*", count=1000):
+            async for name in self.storage.scan_iter(keys_from(start + self._prefix), count=1000):
                 gone += await self.storage.unlink(name)
         return gone
 

@@ -86,8 +86,8 @@ def test_commands() -> None:
     assert peek.sent("script", whole=True)[0] == "EVAL_RO"
     assert peek.sent("script", read_only=False)[0] == "EVALSHA"
     assert Calls(b"\xff").key("\u00fc") == b"\xff\xc3\xbc"
-    reset = calls.reset("a", [fixed("1/s", "2/m"), sliding("3/m"), "1/h", lease(1, 1)])
-    assert reset == Command("RESET", ["p:a"], ["1", "60", "3600", "HOLD"])
+    reset = calls.reset("a", [fixed("1/s", "2/m"), sliding("3/m"), "1/h, 1/d", lease(1, 1)])
+    assert reset == Command("RESET", ["p:a"], ["1", "60", "3600", "86400", "HOLD"])
 
 
 def test_rules_stay_values_after_a_call() -> None:

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from ._protocol import Command
-from ._rates import MAX_SECONDS, MAX_UNITS, Rate, Seconds, Window, number_of, whole
+from ._rates import MAX_SECONDS, MAX_UNITS, Rate, Seconds, number_of, whole
+from ._rates import windows as read_windows
 from ._result import AllResult, Refunded, Result, State, unreadable, wait_of
 from ._rules import Fixed, Lease, Rule, Sliding, Throttle, Word, holder_of
 
@@ -73,7 +74,7 @@ class Calls:
             if isinstance(rule, Fixed):
                 windows.update(dict.fromkeys(window.seconds for window in rule.now().windows))
             elif not isinstance(rule, Rule):
-                windows[Window.parse(rule).seconds] = None
+                windows.update(dict.fromkeys(window.seconds for window in read_windows([rule])))
         # A hold that stayed would later give back units of requests that came after the reset.
         return Command("RESET", [self.key(key)], [*windows, "HOLD"] if windows else [])
 

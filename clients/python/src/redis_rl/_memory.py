@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ._calls import Key, Pairs, short
-from ._protocol import log
+from ._protocol import Unavailable, log
 from ._result import AllResult, Result, Source
 from ._rules import Lease, Rule, Windowed
 
@@ -78,11 +78,10 @@ class Counter:
         began: float,
         result: Result | AllResult | None = None,
         error: Exception | None = None,
-        unavailable: bool = False,
     ) -> None:
         statistics = self.statistics
         source: Source = "server" if result is None else result.source
-        if unavailable:
+        if isinstance(error, Unavailable):
             statistics.unavailable += 1
         elif error is None and call in ("hit", "turn", "all"):
             if result:

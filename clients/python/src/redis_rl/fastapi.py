@@ -62,11 +62,8 @@ class RateLimit:
     ``request.state.rate_limit``. Of a WebSocket the handshake is limited.
 
     Args:
-        limiter: an `AsyncLimiter`.
-        rule: the limit of a request, made by `sliding`, `fixed` or `throttle`; or a function of the request
-            that returns one, or None for a request that is not limited. It may be asynchronous.
-        key: who is limited, a function of the request: the client's address unless given. It may be asynchronous.
-        prefix, without_identity, when_unavailable, processes, timeout, deny_cache: as in `RateLimitMiddleware`.
+        limiter, rule, key, options: as in `redis_rl.asgi.RateLimitMiddleware`, but functions get the request, and the
+            rule is no lease.
 
     Raises:
         RateLimitExceeded: when a request is denied.

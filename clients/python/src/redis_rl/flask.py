@@ -40,12 +40,8 @@ def rate_limit(
     ``flask.g.rate_limit``.
 
     Args:
-        limiter: a `Limiter`.
-        rule: the limit of a request, made by `sliding`, `fixed` or `throttle`; or a function of the request that
-            returns one, or None for a request that is not limited.
-        key: who is limited, a function of the request: the client's address unless given.
-        prefix, without_identity, when_unavailable, processes, timeout, deny_cache: as in
-            `redis_rl.asgi.RateLimitMiddleware`.
+        limiter, rule, key, options: as in `redis_rl.wsgi.RateLimitMiddleware`, but functions get the request, and the
+            rule is no lease.
     """
     guard = Guard(limiter, pairs(rule, key), holds=False, **options)
 

@@ -45,7 +45,8 @@ def rate_limit(
     ``request.state.rate_limit``.
 
     Args:
-        limiter, rule, key, options: as in `redis_rl.fastapi.RateLimit`.
+        limiter, rule, key, options: as in `redis_rl.asgi.RateLimitMiddleware`, but functions get the request, and the
+            rule is no lease.
     """
     guard = AsyncGuard(limiter, pairs(rule, key), holds=False, **options)
 

@@ -26,12 +26,8 @@ class RateLimitMiddleware:
     Args:
         app: the application.
         limiter: a `Limiter`.
-        rule: the limit of a request, or a function of the request's environ that returns one, or None for a request
-            that is not limited.
-        key: who is limited, from the request's environ: the client's address unless given. See `ClientAddress`.
-        rules: several limits in one decision, as pairs of key and rule, in place of ``rule`` and ``key``.
-        prefix, without_identity, when_unavailable, processes, timeout, deny_cache: as in
-            `redis_rl.asgi.RateLimitMiddleware`.
+        rule, key, rules, options: as in `redis_rl.asgi.RateLimitMiddleware`, but functions get the request's environ,
+            and are not asynchronous.
         on_denied: a WSGI application that answers denied requests in place of the problem document.
     """
 

@@ -496,12 +496,11 @@ class AsyncLimiter:
                     if remembers and not result:
                         self._denials.remember(now, result, asked_at)
             except Exception as error:
-                unavailable = self._core.errors.is_unavailable(error)
+                raised = self._core.errors.raised(error)
                 # In a crowd another call may have brought the answer.
-                result = known() if unavailable else None
+                result = known() if isinstance(raised, Unavailable) else None
                 if result is None:
-                    raised = self._core.errors.raised(error)
-                    self._counter.count(call, keys, began, error=raised, unavailable=unavailable)
+                    self._counter.count(call, keys, began, error=raised)
                     raise raised from error
         self._counter.count(call, keys, began, result)
         return result
@@ -511,7 +510,7 @@ class AsyncLimiter:
         try:
             reply = await self.ask(command, key)
         except Exception as error:
-            self._counter.count(call, (key,), began, error=error, unavailable=isinstance(error, Unavailable))
+            self._counter.count(call, (key,), began, error=error)
             raise
         self._counter.count(call, (key,), began)
         return reply

@@ -2,7 +2,7 @@
 
 import type { NextFunction, Request, RequestHandler, Response } from "express";
 import { Guard, type GuardOptions, type Limits, over } from "./guard.js";
-import { routeName } from "./identity.js";
+import { decoded, routeName } from "./identity.js";
 import type { Limiter } from "./limiter.js";
 
 export type { CostOf, KeyOf, Limit, Limits, RuleOf } from "./guard.js";
@@ -47,11 +47,14 @@ function routeOf({ route, method, baseUrl, params }: Request, limit: RequestHand
   );
   const methods = layers.length === 0 ? [method] : layers.map(({ method = "all" }) => method);
   const own = String(route.path);
+  const names = new Set([...own.matchAll(/[:*]([\p{ID_Continue}$]+)/gu)].map(([, name]) => name));
+  // What has no name is numbered.
+  const isOwn = (name: string) => names.has(name) || (/^\d+$/.test(name) && /[*(]/.test(own));
   // Paths match in any case.
   const base = baseUrl.toLowerCase().split("/");
   for (const [name, value] of Object.entries(params)) {
     const text = String(value).toLowerCase();
-    const i = own.includes(`:${name}`) ? -1 : base.findLastIndex((part) => decodeURIComponent(part) === text);
+    const i = isOwn(name) ? -1 : base.findLastIndex((part) => decoded(part, decodeURIComponent) === text);
     if (i >= 0) base[i] = `:${name}`;
   }
   return routeName(methods, `${base.join("/")}${own}`);

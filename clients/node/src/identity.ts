@@ -107,10 +107,15 @@ export function mountedAt(url: string, path: string): string {
   const parts = pathname.split("/");
   const base =
     path === "/" && !pathname.endsWith("/") ? parts : parts.slice(0, 1 + parts.length - path.split("/").length);
+  return decoded(base.join("/"), decodeURI);
+}
+
+/** A part of a URL in plain text; as it is if it cannot be decoded. */
+export function decoded(text: string, decode: (text: string) => string): string {
   try {
-    return decodeURI(base.join("/"));
+    return decode(text);
   } catch {
-    return base.join("/");
+    return text;
   }
 }
 

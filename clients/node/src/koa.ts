@@ -28,9 +28,12 @@ export function rateLimit(limiter: Limiter, limits: Limits<Context>, options: Ra
       try {
         await next();
       } catch (error) {
-        // Koa takes all headers off an error's response but those of the error.
-        if (error instanceof Error)
-          Object.assign(error, { headers: { ...headers, ...(error as { headers?: object }).headers } });
+        // Koa takes all headers off an error's response but those of the error, which may be one for all requests.
+        if (error instanceof Error) {
+          const told = Object.keys(headers).map((name) => [name, context.response.get(name)]);
+          const { headers: own } = error as { headers?: object };
+          Object.assign(error, { headers: { ...own, ...Object.fromEntries(told) } });
+        }
         throw error;
       }
     } else if (onDenied) {

@@ -732,6 +732,60 @@ test("a limit of a route is one for all of its methods, and a HEAD is a GET", as
   }
 });
 
+test("express: what a client puts into a parameter changes no template", async (t) => {
+  const limiter = new Limiter(nowhere, { whenUnavailable: "local", logger: { warn() {} } });
+  const limit = () => expressRateLimit(limiter, sliding("1/hour"), { key: () => "k", timeout: 10_000 });
+  const answer = (_request: unknown, response: express.Response) => void response.send("in");
+  const [files, items] = [express.Router(), express.Router({ mergeParams: true })];
+  files.get("/*path", limit(), answer);
+  items.get("/item/:idx", limit(), answer);
+  const app = await listening(
+    createServer(
+      express()
+        .use("/files", files)
+        .use(/^\/odd[^/]*/, files)
+        .use("/org/:id", items),
+    ),
+  );
+  t.after(() => app.close());
+  const status = async (path: string) => (await fetch(app.url + path)).status;
+  assert.deepEqual(
+    [await status("/files/a"), await status("/files/files")],
+    [200, 429],
+    "a value as a part of the base",
+  );
+  assert.deepEqual(
+    [await status("/org/1/item/1"), await status("/org/2/item/2")],
+    [200, 429],
+    "a name that begins alike",
+  );
+  assert.equal(await status("/odd%E0/a"), 200, "a base that cannot be decoded");
+});
+
+test("koa: an error's response has the headers of all limits, and those of its own request", async (t) => {
+  const limiter = new Limiter(nowhere, { whenUnavailable: "local", logger: { warn() {} } });
+  const options = { key: () => "k", timeout: 10_000 };
+  // One error for all requests, as some applications have it.
+  const failure = Object.assign(new Error("no"), { status: 404, expose: true, headers: { "X-Own": "1" } });
+  const app = new Koa()
+    .use(koaRateLimit(limiter, sliding("10/hour"), options))
+    .use(koaRateLimit(limiter, sliding("20/minute"), options))
+    .use(() => {
+      throw failure;
+    });
+  const { url, close } = await listening(createServer(app.callback()));
+  t.after(close);
+  for (const [first, second] of [
+    [9, 19],
+    [8, 18],
+  ]) {
+    const { status, headers } = await fetch(url);
+    assert.deepEqual([status, headers.get("X-Own")], [404, "1"]);
+    const told = [...(headers.get("RateLimit") ?? "").matchAll(/r=(\d+)/g)].map(([, left]) => Number(left));
+    assert.deepEqual(told, [first, second]);
+  }
+});
+
 test("fastify: a plugin, and limits in the config of routes", async (t) => {
   const server = await Server.start({ mode: "module" });
   const open = (await clients[0]?.open(server.port)) as OpenClient;

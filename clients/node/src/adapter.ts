@@ -64,21 +64,10 @@ export function isRefused(limiter: Limiter, passes: boolean, error: unknown): bo
   return true;
 }
 
-/** Rules are made once: requests come with the same few limits. */
-const rules = new Map<string, SlidingRule | FixedRule>();
-const MOST_RULES = 1000;
-
 /** The rule of a limit and a window in milliseconds. */
 export function ruleOf(algorithm: Algorithm, limit: number, windowMs: number, force = false): SlidingRule | FixedRule {
-  const id = `${algorithm} ${limit}/${windowMs} ${force}`;
-  let rule = rules.get(id);
-  if (!rule) {
-    const rate = [limit, windowMs / 1000] as const;
-    rule = algorithm === "fixed" ? fixed(rate, { anchored: true, force }) : sliding(rate, { force });
-    if (rules.size >= MOST_RULES) rules.clear();
-    rules.set(id, rule);
-  }
-  return rule;
+  const rate = [limit, windowMs / 1000] as const;
+  return algorithm === "fixed" ? fixed(rate, { anchored: true, force }) : sliding(rate, { force });
 }
 
 /** The policy of a limit that is another one for each request: without its number. */

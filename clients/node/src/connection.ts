@@ -18,8 +18,6 @@ export interface Route {
   readonly key: Word;
   /** Whether the command only reads, so that a replica may answer where the client reads from replicas. */
   readonly readOnly: boolean;
-  /** Milliseconds for which the caller waits for the reply, and the time in which this process is busy. */
-  readonly timeout: number;
   /** Aborts when the caller waits no longer. What was not sent by then is not to be sent. */
   readonly signal: AbortSignal;
 }

@@ -127,7 +127,7 @@ class HitStore {
   async #counter(key: string): Promise<[string, SlidingRule | FixedRule]> {
     const { algorithm, limit, windowMs, policy } = this.#settings();
     const rule = ruleOf(algorithm, typeof limit === "number" ? limit : await limit(key), windowMs);
-    return [adapterKey(this.#options.prefix ?? ADAPTER.prefix, policy, String(key)), rule];
+    return [adapterKey(this.#options.prefix, policy, String(key)), rule];
   }
 
   async increment(key: string): Promise<Hits> {

@@ -2,7 +2,6 @@
 
 import { asking, dynamicPolicy, identified, isRefused, ruleOf, type StoreOptions, storeOptions } from "./adapter.js";
 import type { Asking } from "./asking.js";
-import { ADAPTER } from "./defaults.js";
 import { adapterKey } from "./identity.js";
 import type { Limiter } from "./limiter.js";
 import { describe } from "./words.js";
@@ -45,7 +44,7 @@ export function fastifyRateLimitStore(
 ): new (
   settings: object,
 ) => FastifyRateLimitStore {
-  const { algorithm = "sliding", prefix = ADAPTER.prefix, name, withoutIdentity } = storeOptions(options);
+  const { algorithm = "sliding", prefix, name, withoutIdentity } = storeOptions(options);
   const how = asking(limiter, options);
   return class Store implements FastifyRateLimitStore {
     readonly #settings: FastifySettings;

@@ -41,7 +41,7 @@ export function rateLimit<Q extends Request = Request>(
       const { refusal, onDenied, headers, end } = await guard.admit(request, route);
       if (onDenied) return withHeaders(await onDenied(request), headers);
       if (refusal) return answer(refusal, headers);
-      return held(async () => withHeaders(await handler(request, ...rest), headers), request.signal, end);
+      return held(request, async () => withHeaders(await handler(request, ...rest), headers), end);
     };
 }
 

@@ -100,7 +100,7 @@ export class Guard<Q extends object, D> {
 
   /** Decides on a request. `route` is the template of the route that the limit is declared on. */
   async admit(request: Q, route: string | undefined): Promise<Admission<D>> {
-    const { cost, prefix = ADAPTER.prefix, withoutIdentity, onDenied } = this.#options;
+    const { cost, prefix, withoutIdentity, onDenied } = this.#options;
     const demands: RequestDemand[] = [];
     try {
       for (const limit of this.#limits) {
@@ -165,13 +165,14 @@ export function answer({ status, type, body }: Refusal, headers: Readonly<Record
   return new Response(body, { status, headers: { ...headers, "Content-Type": type } });
 }
 
-/** Makes a response, and says when it is over: its body has been read, it has no body, or its client has left. */
+/** Makes the response to a request, and says when it is over: its body has been read, it has none, or the client has left. */
 export async function held(
+  request: Request,
   respond: () => Promise<Response>,
-  signal: AbortSignal,
   end: (() => void) | undefined,
 ): Promise<Response> {
   if (!end) return respond();
+  const { signal } = request;
   signal.addEventListener("abort", end, { once: true });
   if (signal.aborted) end();
   try {

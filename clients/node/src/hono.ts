@@ -27,7 +27,6 @@ export function rateLimit(
   return async (context, next) => {
     const { refusal, onDenied, headers, result, end } = await guard.admit(context, routeOf(context));
     context.set("rateLimit", result);
-    const { signal } = end ? context.req.raw : NEVER;
     const respond = async () => {
       if (onDenied) return onDenied(context);
       if (refusal) return answer(refusal);
@@ -35,7 +34,7 @@ export function rateLimit(
       await next();
       return context.res;
     };
-    const response = await held(respond, signal, end);
+    const response = await held(context.req.raw, respond, end);
     if (response !== context.res) {
       // Without that Hono would add the headers of the one to the other.
       context.res = undefined;
@@ -44,8 +43,6 @@ export function rateLimit(
     for (const [name, value] of Object.entries(headers)) context.header(name, value, { append: true });
   };
 }
-
-const NEVER = new AbortController();
 
 /** The request of Node.js, which @hono/node-server gives along. */
 function incomingOf({ env }: Context): (RequestLike & { readonly url?: string }) | undefined {

@@ -130,7 +130,7 @@ export function routeName(methods: readonly string[], template: string): string 
 }
 
 /** The key of an adapter: prefix, policy, and the identity in a hash tag. No two of them make the same key. */
-export function adapterKey(prefix: string, policy: string, identity: string): string {
+export function adapterKey(prefix: string = ADAPTER.prefix, policy: string, identity: string): string {
   const escaped = identity.replace(/[%{}]/g, encodeURIComponent);
   return `${prefix}${policy.replace(/[%:{}]/g, encodeURIComponent)}:{${shortened(escaped)}}`;
 }

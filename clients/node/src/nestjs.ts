@@ -5,7 +5,6 @@ import { ThrottlerGuard, type ThrottlerRequest, type ThrottlerStorage } from "@n
 import { ADAPTER_OPTIONS, type AdapterOptions, asking, identified, ruleOf } from "./adapter.js";
 import type { RequestDemand } from "./asking.js";
 import { known, LONGEST_MS, seconds } from "./checks.js";
-import { ADAPTER } from "./defaults.js";
 import { NoIdentityError, UnavailableError } from "./errors.js";
 import { adapterKey, shortened } from "./identity.js";
 import type { Limiter } from "./limiter.js";
@@ -86,7 +85,7 @@ export class NestThrottlerStorage implements ThrottlerStorage {
     const isKnown = identified(key && tracker, this.#options.withoutIdentity);
     if (!isKnown || limit > Number.MAX_SAFE_INTEGER) return undefined;
     const policy = `${name}-${seconds(whole(ttl))}s${tracker === key ? "" : ` ${shortened(key)}`}`;
-    const quotaKey = adapterKey(this.#options.prefix ?? ADAPTER.prefix, policy, tracker);
+    const quotaKey = adapterKey(this.#options.prefix, policy, tracker);
     const quota = { key: quotaKey, rule: ruleOf("sliding", Math.max(0, Math.floor(limit)), whole(ttl)) };
     if (!(blockDuration > 0)) return { quota };
     const block = { key: `${quotaKey}:block`, rule: ruleOf("fixed", 1, whole(blockDuration)), cost: 0 };

@@ -5,7 +5,6 @@ import { type IRateLimiterStoreOptions, RateLimiterRes, type RateLimiterStoreAbs
 import untyped from "rate-limiter-flexible/lib/RateLimiterStoreAbstract.js";
 import { type AdapterOptions, asking, identified, ruleOf } from "./adapter.js";
 import { LONGEST_MS, seconds } from "./checks.js";
-import { ADAPTER } from "./defaults.js";
 import { UnavailableError } from "./errors.js";
 import { adapterKey } from "./identity.js";
 import type { Limiter } from "./limiter.js";
@@ -52,7 +51,7 @@ export class RateLimiterRl extends Abstract {
   readonly #limiter: Limiter;
   readonly #algorithm: "sliding" | "fixed";
   readonly #asking: ReturnType<typeof asking>;
-  readonly #prefix: string;
+  readonly #prefix: string | undefined;
   readonly #policy: string;
 
   constructor({ limiter, algorithm = "fixed", ...options }: RateLimiterRlOptions) {
@@ -65,7 +64,7 @@ export class RateLimiterRl extends Abstract {
     const ask = asking(limiter, options);
     // An insurance limiter decides when the server is unavailable, and nothing else.
     this.#asking = options.insuranceLimiter ? { ...ask, whenUnavailable: "closed" } : ask;
-    this.#prefix = options.prefix ?? ADAPTER.prefix;
+    this.#prefix = options.prefix;
     this.#policy = options.keyPrefix || describe(this.#rule(this.#ms()));
   }
 

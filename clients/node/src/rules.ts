@@ -131,7 +131,6 @@ export type Rule = QuotaRule | LeaseRule;
  * @throws RangeError if a rate cannot be read or is out of range, or two windows have the same length.
  */
 export function sliding(rate: Rate, ...more: [...Rate[], Rate | SlidingOptions]): SlidingRule;
-export function sliding(rate: Rate, ...more: Rate[]): SlidingRule;
 export function sliding<const R extends readonly Rate[]>(...rates: R extends readonly [] ? [Rate] : R): SlidingRule;
 export function sliding(...given: readonly (Rate | SlidingOptions)[]): SlidingRule {
   const [windows, options] = split<SlidingOptions>(given);
@@ -148,7 +147,6 @@ export function sliding(...given: readonly (Rate | SlidingOptions)[]): SlidingRu
  * @throws RangeError if a rate cannot be read or is out of range, or two windows have the same length.
  */
 export function fixed(rate: Rate, ...more: [...Rate[], Rate | FixedOptions]): FixedRule;
-export function fixed(rate: Rate, ...more: Rate[]): FixedRule;
 export function fixed<const R extends readonly Rate[]>(...rates: R extends readonly [] ? [Rate] : R): FixedRule;
 export function fixed(...given: readonly (Rate | FixedOptions)[]): FixedRule {
   const [windows, options] = split<FixedOptions>(given);

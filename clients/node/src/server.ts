@@ -161,10 +161,6 @@ class Attempt implements Route {
     this.#timer = setTimeout(() => this.#expire(), timeout);
   }
 
-  get timeout(): number {
-    return Math.max(1, this.deadline - performance.now());
-  }
-
   /** Most calls need none, and none is made for them. */
   get signal(): AbortSignal {
     this.#abort ??= new AbortController();

@@ -478,7 +478,6 @@ for (const ends of ["fails", "succeeds", "fails later than the next one succeeds
     const reply = connection.send(["PING"], {
       key: "k",
       readOnly: true,
-      timeout: 1000,
       signal: new AbortController().signal,
     });
     connection.renew?.();

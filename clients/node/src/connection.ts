@@ -77,8 +77,9 @@ function wrap(client: Record<string, unknown> | undefined): Connection {
   if (has("send") && typeof client?.keyPrefix === "string") return client as unknown as Connection;
   if (has("call", "defineCommand")) return new Ioredis(client as unknown as IoredisClient);
   if (has("sendCommand")) return new NodeRedis(client as unknown as NodeRedisClient);
-  const what =
-    typeof client === "object" && client !== null ? `a ${client.constructor?.name ?? "plain"} object` : String(client);
+  // What a text says is not told: an URL has a password.
+  const kind = typeof client === "object" ? `${client?.constructor?.name ?? "plain"} object` : typeof client;
+  const what = client === undefined || client === null ? String(client) : `a ${kind}`;
   throw new TypeError(`The client must be one of node-redis or ioredis, or a Connection, not ${what}`);
 }
 

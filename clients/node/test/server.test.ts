@@ -244,6 +244,11 @@ test("what is not a client is refused where it is made", () => {
   for (const wrong of [undefined, null, "redis://localhost", {}, new Bun(), 7]) {
     assert.throws(() => new Limiter(wrong as never), /must be one of node-redis or ioredis/, String(wrong));
   }
+  // An URL in the client's place has a password.
+  assert.throws(
+    () => new Limiter("redis://:secret@localhost" as never),
+    ({ message }: Error) => message.endsWith(", not a string") && !message.includes("secret"),
+  );
   const client = { keyPrefix: "", send: async () => 1 };
   assert.throws(() => new Limiter(client, { mode: "function" as never }), /"functions"/);
   assert.throws(() => new Limiter(client, { timeout: 0 }), /timeout/);

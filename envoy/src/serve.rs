@@ -70,8 +70,7 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, background: 
         None => drop(background.spawn(files::watch(settings.files.clone(), updates))),
     }
     let overrides = Overrides::of(settings.redis.clone(), background.clone());
-    let loader =
-        Loader { overrides, settings: settings.clone(), service: Arc::clone(&service), health: Arc::clone(&health) };
+    let loader = Loader { overrides, service: Arc::clone(&service), health: Arc::clone(&health) };
     if !settings.force_start {
         let mut stopped = stopped.clone();
         tokio::select! {
@@ -121,7 +120,7 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, background: 
     let door = Door::new(Arc::clone(&stats));
     open("debug", &settings.debug, &ports.debug, door.clone(), http::debug(samples, door))?;
     let door = Door::new(Arc::clone(&stats));
-    let http = http::doors(Arc::clone(&service), Arc::clone(&health), door.clone(), settings.clients.clone());
+    let http = http::doors(Arc::clone(&service), Arc::clone(&health), door.clone());
     let http = open("HTTP", &settings.http, &ports.http, door, http)?;
     if let Some(certificates) = &certificates {
         background.spawn(Arc::clone(certificates).watch());
@@ -207,21 +206,20 @@ async fn check_redis(store: Arc<Store>, health: Option<Arc<Health>>) {
 
 struct Loader {
     overrides: Overrides,
-    settings: Settings,
     service: Arc<Service>,
     health: Arc<Health>,
 }
 
 impl Loader {
     async fn load(&self, update: Update) {
-        let stats = &self.service.stats;
+        let Service { settings, stats, .. } = &*self.service;
         let loaded = update
             .definitions
-            .and_then(|definitions| Config::load(&definitions, &self.overrides, stats, &self.settings.options));
+            .and_then(|definitions| Config::load(&definitions, &self.overrides, stats, &settings.options));
         let taken = match loaded {
             Ok(config) => {
                 self.warn(&config);
-                if self.settings.healthy_with_config {
+                if settings.healthy_with_config {
                     self.health.set(Part::Config, !config.domains.is_empty()).await;
                 }
                 let (limits, domains) = (config.limits(), config.domains.len());
@@ -247,14 +245,15 @@ impl Loader {
     }
 
     fn warn(&self, config: &Config) {
-        if config.counts_addresses() && !self.settings.trusts_proxies {
+        let settings = &self.service.settings;
+        if config.counts_addresses() && !settings.trusts_proxies {
             tracing::warn!(
                 "addresses of clients are those of the gateways, which share one limit: TRUSTED_PROXIES has to name the \
                  gateways"
             );
         }
         let domains = config.domains_without_hash_tag();
-        if self.settings.redis.kind == RedisType::Cluster && !domains.is_empty() {
+        if settings.redis.kind == RedisType::Cluster && !domains.is_empty() {
             tracing::warn!(
                 "in a cluster the limits of one request lie in several slots and are decided one by one, unless \
                  hash_tag brings them together; domains without one: {}",

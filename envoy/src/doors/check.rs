@@ -6,32 +6,27 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use percent_encoding::percent_decode_str;
-use redis_rl_client::{ByAddress, Headers};
+use redis_rl_client::Headers;
 use tonic::Code;
 
 use crate::messages::{Code as Overall, RateLimitRequest};
 use crate::request::{Enforced, Service};
 
-pub struct Gate {
-    pub service: Arc<Service>,
-    pub clients: ByAddress,
-}
-
-pub async fn check(State(gate): State<Arc<Gate>>, request: Request) -> Response {
+pub async fn check(State(service): State<Arc<Service>>, request: Request) -> Response {
     // What the body says is of no interest.
     let (request, _) = request.into_parts();
     let behind = request.uri.path().strip_prefix("/check/").unwrap_or_default();
     let (domain, path) = behind.split_at(behind.find('/').unwrap_or(behind.len()));
     let domain = percent_decode_str(domain).decode_utf8_lossy();
-    let Some(config) = gate.service.config() else { return refusal(StatusCode::SERVICE_UNAVAILABLE) };
+    let Some(config) = service.config() else { return refusal(StatusCode::SERVICE_UNAVAILABLE) };
     // Nothing is let through because of a mistyped name.
     let Some(sources) = config.http(&domain) else { return refusal(StatusCode::NOT_FOUND) };
-    let descriptors = sources.descriptors(&request, path, &gate.clients);
+    let descriptors = sources.descriptors(&request, path, &service.settings.clients);
     if descriptors.is_empty() {
         return StatusCode::OK.into_response();
     }
     let request = RateLimitRequest { domain: domain.into_owned(), descriptors, hits_addend: 0 };
-    match Arc::clone(&gate.service).answer_from_outside(request).await {
+    match service.answer_from_outside(request).await {
         Ok((answer, limits)) => answered(answer.overall_code() != Overall::OverLimit, limits),
         Err(status) if status.code() == Code::InvalidArgument => refusal(StatusCode::BAD_REQUEST),
         Err(_) => refusal(StatusCode::SERVICE_UNAVAILABLE),

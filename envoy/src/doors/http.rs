@@ -11,22 +11,20 @@ use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use futures_util::stream;
-use redis_rl_client::ByAddress;
 use tonic::Status;
 
 use super::bounds::{Door, LONG_ANSWER, MESSAGE};
-use super::check::{self, Gate};
 use super::health::Health;
 use super::samples::{Samples, Value};
-use super::{json, metrics};
+use super::{check, json, metrics};
 use crate::messages::Code;
 use crate::request::Service;
 
 /// The most bytes of a piece of an answer that is made while it is written.
 const PIECE: usize = 16 << 10;
 
-/// /healthcheck, /json, and /check for gateways. `clients`: how a request tells the address of its client.
-pub fn doors(service: Arc<Service>, health: Arc<Health>, door: Door, clients: ByAddress) -> Router {
+/// /healthcheck, /json, and /check for gateways.
+pub fn doors(service: Arc<Service>, health: Arc<Health>, door: Door) -> Router {
     let healthcheck = move || async move {
         if health.is_healthy() { (StatusCode::OK, "OK") } else { (StatusCode::INTERNAL_SERVER_ERROR, "") }
     };
@@ -35,7 +33,7 @@ pub fn doors(service: Arc<Service>, health: Arc<Health>, door: Door, clients: By
         .route("/json", any(decide))
         .with_state((Arc::clone(&service), door))
         .route("/check/{*domain}", any(check::check))
-        .with_state(Arc::new(Gate { service, clients }))
+        .with_state(service)
 }
 
 async fn decide(State((service, door)): State<(Arc<Service>, Door)>, body: Body) -> Response {

@@ -21,13 +21,6 @@ const TURNS: usize = 16;
 /// What a request that is not small takes of the room that all have, until it is decided.
 pub type Room = Option<OwnedSemaphorePermit>;
 
-pub struct Decided {
-    pub outcome: Outcome,
-    pub refunded: Vec<State>,
-    /// Whether it is a denial that was remembered.
-    pub from_cache: bool,
-}
-
 pub struct Asker {
     pub store: Arc<Store>,
     pub stats: Arc<Stats>,
@@ -39,13 +32,13 @@ pub struct Asker {
 
 impl Asker {
     /// Decides, from memory or within the deadline.
-    pub async fn decide(self: &Arc<Self>, plan: &Plan, room: Room) -> Result<Decided, Failure> {
+    pub async fn decide(self: &Arc<Self>, plan: &Plan, room: Room) -> Result<Outcome, Failure> {
         let Plan { parts, refunds, .. } = plan;
         if refunds.is_empty()
             && let Some(outcome) = self.denials.find(parts)
         {
             self.stats.own.deny_cache_hits.inc();
-            return Ok(Decided { outcome, refunded: Vec::new(), from_cache: true });
+            return Ok(outcome);
         }
         // Each call of Redis has its deadline. A request that needs several gets twice as long for all of them.
         let too_late = async {
@@ -55,22 +48,18 @@ impl Asker {
                 tokio::task::yield_now().await;
             }
         };
-        let (outcome, refunded) = tokio::select! {
+        tokio::select! {
             biased;
-            answer = self.ask(plan, room) => answer?,
-            () = too_late => {
-                let deadline = self.deadline;
-                return Err(Failure::unavailable(format!("Redis has not answered within {deadline:?}")));
-            }
-        };
-        Ok(Decided { outcome, refunded, from_cache: false })
+            answer = self.ask(plan, room) => answer,
+            () = too_late => Err(Failure::unavailable(format!("Redis has not answered within {:?}", self.deadline))),
+        }
     }
 
-    async fn ask(self: &Arc<Self>, plan: &Plan, room: Room) -> Result<(Outcome, Vec<State>), Failure> {
+    async fn ask(self: &Arc<Self>, plan: &Plan, room: Room) -> Result<Outcome, Failure> {
         let Plan { parts, refunds, passing_quota, .. } = plan;
         let (started, asked) = (self.denials.started(parts), Instant::now());
         let at_once = refunds.is_empty() && takes_at_once(parts.iter().map(|part| &part.item), self.store.cluster);
-        let decided = if at_once {
+        let outcome = if at_once {
             Run::new(self, parts, *passing_quota, refunds).take_steps().await?
         } else {
             // It goes on when the caller does not wait any longer, so that nothing stays done for a request without a decision.
@@ -90,7 +79,6 @@ impl Asker {
             });
             answered.await.unwrap_or_else(|_| Err(Failure::unavailable("the service is ending")))?
         };
-        let (outcome, _) = &decided;
         if !parts.is_empty() {
             self.stats.redis_time.0.observe(asked.elapsed().as_secs_f64());
         }
@@ -100,9 +88,9 @@ impl Asker {
             }
         }
         if refunds.is_empty() {
-            self.denials.remember(parts, outcome, &started);
+            self.denials.remember(parts, &outcome, &started);
         }
-        Ok(decided)
+        Ok(outcome)
     }
 
     /// Gives units back. Answers how many, under which holder they were settled, and what is left in use, where that is known.
@@ -170,7 +158,7 @@ impl<'a> Run<'a> {
         Self { asker, parts, refunds, deciding, holds: Vec::new() }
     }
 
-    async fn take_steps(&mut self) -> Result<(Outcome, Vec<State>), Failure> {
+    async fn take_steps(&mut self) -> Result<Outcome, Failure> {
         loop {
             match self.deciding.step() {
                 Step::Done(decided) => return decided,

@@ -32,8 +32,13 @@ pub struct Part {
 
 #[derive(Debug, Clone, Default)]
 pub struct Outcome {
+    /// Of each part.
     pub states: Few<State>,
     pub charged: Few<bool>,
+    /// The state after each refund.
+    pub refunded: Vec<State>,
+    /// Whether it is a denial that was remembered.
+    pub from_cache: bool,
 }
 
 /// What is to be done next. Parts and refunds are named by their positions.
@@ -49,7 +54,7 @@ pub enum Step {
     Refund,
     /// Charge again the units that the refunds have given back.
     TakeBack(Vec<u64>),
-    Done(Result<(Outcome, Vec<State>), Failure>),
+    Done(Result<Outcome, Failure>),
 }
 
 /// How far a part is.
@@ -143,8 +148,9 @@ impl<'a> Deciding<'a> {
             return Step::Refund;
         }
         let states = self.progress.iter().filter_map(|part| part.state).collect();
-        let outcome = Outcome { states, charged: self.progress.iter().map(|part| part.kept).collect() };
-        Step::Done(Ok((outcome, self.refunded.iter().filter_map(|(_, state)| *state).collect())))
+        let charged = self.progress.iter().map(|part| part.kept).collect();
+        let refunded = self.refunded.iter().filter_map(|(_, state)| *state).collect();
+        Step::Done(Ok(Outcome { states, charged, refunded, from_cache: false }))
     }
 
     pub fn saw(&mut self, index: usize, state: State) {
@@ -292,7 +298,7 @@ mod tests {
             }
         }
 
-        fn play(&mut self, deciding: &mut Deciding<'_>) -> Result<(Outcome, Vec<State>), Failure> {
+        fn play(&mut self, deciding: &mut Deciding<'_>) -> Result<Outcome, Failure> {
             for _ in 0..100 {
                 match deciding.step() {
                     Step::Done(done) => return done,
@@ -351,12 +357,12 @@ mod tests {
                 prop_assert!(decided.is_err());
             }
             let charged = |index: usize| server.limits[index].used - limits[index].used;
-            let Ok((outcome, refunded)) = decided else {
+            let Ok(outcome) = decided else {
                 prop_assert!(server.stuck || (0..parts.len()).all(|index| charged(index) == 0));
                 prop_assert!(!server.refunds.contains(&true));
                 return Ok(());
             };
-            prop_assert_eq!((refunded.len(), server.refunds.contains(&false)), (refunds, false));
+            prop_assert_eq!((outcome.refunded.len(), server.refunds.contains(&false)), (refunds, false));
             let of = |mode: Mode| parts.iter().zip(&outcome.states).filter(move |(part, _)| part.mode == mode);
             let quotas = of(Mode::Quota).count();
             let denied = of(Mode::Enforced).any(|(_, state)| !state.allowed)
@@ -397,7 +403,7 @@ mod tests {
         let mut deciding = Deciding::new(&parts, false, 0);
         assert!(matches!(deciding.step(), Step::Ask(open) if *open == [0]));
         deciding.asked(&[0], false, smallvec![server.state(0)]);
-        let Step::Done(Ok((outcome, _))) = deciding.step() else { panic!("{deciding:?}") };
+        let Step::Done(Ok(outcome)) = deciding.step() else { panic!("{deciding:?}") };
         assert_eq!((outcome.states[0].allowed, outcome.charged), (false, smallvec![false]));
 
         let mut deciding = Deciding::new(&parts, false, 0);

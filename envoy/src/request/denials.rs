@@ -100,7 +100,7 @@ impl Denials {
         if denial.until <= now || denial.started.epoch != self.epoch(parts) {
             return None;
         }
-        let mut outcome = denial.outcome.clone();
+        let mut outcome = Outcome { from_cache: true, ..denial.outcome.clone() };
         let passed = now.duration_since(denial.started.at);
         for state in &mut outcome.states {
             state.at += passed;
@@ -181,7 +181,8 @@ mod tests {
     }
 
     fn denied(parts: &[Part]) -> Outcome {
-        Outcome { states: smallvec![state(false, 5, 5); parts.len()], charged: smallvec![false; parts.len()] }
+        let (states, charged) = (smallvec![state(false, 5, 5); parts.len()], smallvec![false; parts.len()]);
+        Outcome { states, charged, ..Outcome::default() }
     }
 
     fn remember(denials: &Denials, parts: &[Part]) {
@@ -217,7 +218,8 @@ mod tests {
         denials.forget(b"0");
         denials.remember(&asked, &denied(&asked), &started);
         assert!(denials.find(&asked).is_none());
-        let passed = Outcome { states: smallvec![state(true, 5, 1); 2], charged: smallvec![true; 2] };
+        let states = smallvec![state(true, 5, 1); 2];
+        let passed = Outcome { states, charged: smallvec![true; 2], ..Outcome::default() };
         denials.remember(&asked, &passed, &denials.started(&asked));
         assert!(denials.find(&asked).is_none());
         let mut place = parts(0..1, 1, "5/minute");

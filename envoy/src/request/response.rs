@@ -6,8 +6,7 @@ use envoy_types::pb::envoy::config::core::v3::HeaderValue;
 use envoy_types::pb::google::protobuf;
 use redis_rl_client::Rule;
 
-use super::ask::Decided;
-use super::decide::used as units_in;
+use super::decide::{Outcome, used as units_in};
 use super::metadata::dynamic_metadata;
 use super::plan::{LimitUse, Plan, Planned};
 use crate::limit::{Kind, seconds_of};
@@ -19,7 +18,7 @@ use crate::stats::Stats;
 pub fn decided(
     request: &RateLimitRequest,
     plan: &Plan,
-    decided: &Decided,
+    outcome: &Outcome,
     settings: &Settings,
     stats: &Stats,
 ) -> RateLimitResponse {
@@ -36,7 +35,7 @@ pub fn decided(
             }
             Planned::NoLimit => DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() },
             Planned::Limited(used) if used.returns => {
-                let state = &decided.refunded[used.part];
+                let state = &outcome.refunded[used.part];
                 if plan.refunds[used.part].lease.is_some() {
                     used.found.stats.total_hits.add(used.hits);
                     used.found.stats.within(used.hits, units_in(state), near(state, settings.near_limit_ratio));
@@ -44,8 +43,8 @@ pub fn decided(
                 status_of(used, state, true)
             }
             Planned::Limited(used) => {
-                count(used, plan, decided, settings.near_limit_ratio);
-                let state = &decided.outcome.states[used.part];
+                count(used, plan, outcome, settings.near_limit_ratio);
+                let state = &outcome.states[used.part];
                 status_of(used, state, state.allowed || used.found.limit.shadow_mode)
             }
         };
@@ -86,10 +85,10 @@ pub fn decided(
 }
 
 /// The limits that are enforced, and their states, for the headers of HTTP.
-pub fn enforced(plan: &Plan, decided: &Decided, settings: &Settings) -> Vec<(Rule, State)> {
+pub fn enforced(plan: &Plan, outcome: &Outcome, settings: &Settings) -> Vec<(Rule, State)> {
     let limits = plan.descriptors.iter().filter_map(Planned::limit);
     let described = limits.filter(|used| is_enforced(used, settings)).filter_map(|used| {
-        let state = *decided.outcome.states.get(used.part)?;
+        let state = *outcome.states.get(used.part)?;
         Some((used.found.limit.shown_rule()?, state))
     });
     described.collect()
@@ -120,20 +119,20 @@ fn near(state: &State, ratio: f32) -> u64 {
     (state.limit as f32 * ratio).floor() as u64
 }
 
-fn count(used: &LimitUse, plan: &Plan, decided: &Decided, near_limit_ratio: f32) {
+fn count(used: &LimitUse, plan: &Plan, outcome: &Outcome, near_limit_ratio: f32) {
     let (stats, hits) = (&used.found.stats, used.hits);
-    let state = &decided.outcome.states[used.part];
+    let state = &outcome.states[used.part];
     // Those of all descriptors with this key.
     let units = plan.parts[used.part].item.units;
     stats.total_hits.add(hits);
     let in_use = units_in(state);
-    let before = if decided.outcome.charged[used.part] { in_use.saturating_sub(units) } else { in_use };
+    let before = if outcome.charged[used.part] { in_use.saturating_sub(units) } else { in_use };
     let near = near(state, near_limit_ratio);
     if state.allowed {
         stats.within(hits, before.saturating_add(hits), near);
         return;
     }
-    let over = if decided.from_cache {
+    let over = if outcome.from_cache {
         stats.over_limit.add(hits);
         stats.over_limit_with_local_cache.add(hits);
         hits
@@ -203,7 +202,6 @@ fn headers_of(headers: &Headers, status: &DescriptorStatus) -> Vec<HeaderValue> 
 mod tests {
     use super::*;
     use crate::few::Few;
-    use crate::request::decide::Outcome;
     use crate::request::reservations::Reservations;
     use crate::testing::{config, descriptor, hits, request, settings, state};
 
@@ -224,8 +222,7 @@ mod tests {
         let plan = tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(planned).unwrap();
         let states: Few<_> = asked.iter().filter_map(|(_, state)| *state).collect();
         let charged = states.iter().map(|state| state.allowed).collect();
-        let outcome = Outcome { states, charged };
-        decided(&request, &plan, &Decided { outcome, refunded: Vec::new(), from_cache: false }, &settings, stats)
+        decided(&request, &plan, &Outcome { states, charged, ..Outcome::default() }, &settings, stats)
     }
 
     fn codes(response: &RateLimitResponse) -> Vec<(Code, u32)> {

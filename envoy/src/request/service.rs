@@ -9,7 +9,8 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tonic::Status;
 
-use super::ask::{Asker, Decided, Room};
+use super::ask::{Asker, Room};
+use super::decide::Outcome;
 use super::denials::Denials;
 use super::plan::Plan;
 use super::reservations::Reservations;
@@ -33,7 +34,7 @@ pub type Enforced = Option<Vec<(Rule, State)>>;
 
 pub struct Service {
     config: ArcSwapOption<Config>,
-    settings: Settings,
+    pub settings: Settings,
     pub stats: Arc<Stats>,
     asker: Arc<Asker>,
     /// Where requests are decided, whichever way they came. A connection of Redis belongs to the runtime that made it, and
@@ -98,12 +99,12 @@ impl Service {
         let answered = requests.spawn(async move {
             let (plan, decided) = self.decide(&request).await?;
             let response = self.respond(&request, &plan, &decided)?;
-            Ok((response, decided.ok().map(|decided| response::enforced(&plan, &decided, &self.settings))))
+            Ok((response, decided.ok().map(|outcome| response::enforced(&plan, &outcome, &self.settings))))
         });
         answered.await.unwrap_or_else(|_| Err(Status::unavailable("the service is ending")))
     }
 
-    async fn decide(&self, request: &RateLimitRequest) -> Result<(Plan, Result<Decided, Failure>), Status> {
+    async fn decide(&self, request: &RateLimitRequest) -> Result<(Plan, Result<Outcome, Failure>), Status> {
         let room = self.room_for(request)?;
         let plan = self.plan(request).await.inspect_err(|_| self.stats.service_error.inc())?;
         let decided = self.asker.decide(&plan, room).await;
@@ -129,10 +130,10 @@ impl Service {
         &self,
         request: &RateLimitRequest,
         plan: &Plan,
-        decided: &Result<Decided, Failure>,
+        decided: &Result<Outcome, Failure>,
     ) -> Result<RateLimitResponse, Status> {
         let failure = match decided {
-            Ok(decided) => return Ok(response::decided(request, plan, decided, &self.settings, &self.stats)),
+            Ok(outcome) => return Ok(response::decided(request, plan, outcome, &self.settings, &self.stats)),
             Err(failure) => failure,
         };
         self.stats.redis_error.inc();

@@ -43,6 +43,7 @@ pub struct Limit {
     /// What statistics and /rlconfig call it: `domain.key_value.key`.
     pub full_key: String,
     pub stats: Arc<LimitStats>,
+    /// In the order of the rule's windows.
     pub rates: Vec<Shown>,
     /// How it is asked for in Redis. `None`: unlimited.
     pub rule: Option<Kind>,

@@ -28,7 +28,7 @@ use crate::limits::tree::Config;
 use crate::limits::{Update, files, xds};
 use crate::redis::{Failure, Store, describe};
 use crate::request::Service;
-use crate::settings::{RedisType, Settings, Sink};
+use crate::settings::{Redis, RedisType, Settings, Sink};
 use crate::stats::Stats;
 
 /// How long clients have to see that the service is about to end, before no connection is accepted any longer.
@@ -109,7 +109,7 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, background: 
         }
     }
     // Where requests are decided, as its calls may make the connection.
-    tokio::spawn(check_redis(Arc::clone(&store), settings.redis.health_check.then(|| Arc::clone(&health))));
+    tokio::spawn(check_redis(store, settings.redis.clone(), Arc::clone(&health)));
     let (place, listener) = match &settings.grpc_socket {
         Some(path) => (path.display().to_string(), listen::unix(path).map(listen::Listener::Unix)),
         None => (settings.grpc.clone(), listen::tcp(&settings.grpc).map(listen::Listener::Tcp)),
@@ -193,12 +193,13 @@ async fn connect(
     }
 }
 
-/// Asks Redis once a second. `health`: where it makes the service healthy or not.
-async fn check_redis(store: Arc<Store>, health: Option<Arc<Health>>) {
+/// Asks Redis once a second.
+async fn check_redis(store: Arc<Store>, settings: Redis, health: Arc<Health>) {
     loop {
         tokio::time::sleep(Duration::from_secs(1)).await;
-        store.probe().await;
-        if let Some(health) = &health {
+        // What came of it, the store knows, and says in the log.
+        let _ = store.probe(settings.deadline).await;
+        if settings.health_check {
             health.set(Part::Redis, store.is_available()).await;
         }
     }

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
-use prometheus::{Histogram, HistogramOpts};
+use prometheus::{DEFAULT_BUCKETS, Histogram, HistogramOpts};
 use regex_lite::Regex;
 
 #[derive(Debug, Default)]
@@ -108,29 +108,27 @@ pub struct Stats {
     pub redis_error: Counter,
     pub service_error: Counter,
     pub total_requests: Counter,
-    pub response_time: Times<false>,
-    pub redis_time: Times<true>,
+    pub times: Times,
     pub own: OwnStats,
 }
 
-/// How long answers took, in seconds: those of the service, or those of Redis.
+/// How long answers took, in seconds: those of the service, and those of Redis.
 #[derive(Debug)]
-pub struct Times<const OF_REDIS: bool>(pub Histogram);
+pub struct Times {
+    pub response: Histogram,
+    pub redis: Histogram,
+}
 
-impl<const OF_REDIS: bool> Default for Times<OF_REDIS> {
+impl Default for Times {
     fn default() -> Self {
-        let options = if OF_REDIS {
-            HistogramOpts::new("redis_rl_redis_time_seconds", "How long decisions of Redis took.")
-        } else {
-            HistogramOpts::new("ratelimit_service_response_time_seconds", "How long answers took.")
-                .const_label("grpc_method", "ShouldRateLimit")
+        let histogram = |options: HistogramOpts| {
+            let finer: &[f64] = &[0.00025, 0.0005, 0.001, 0.0025];
+            #[allow(clippy::expect_used)] // The options are those here.
+            Histogram::with_opts(options.buckets([finer, DEFAULT_BUCKETS].concat())).expect("valid options")
         };
-        // Prometheus' usual ones, with finer steps below.
-        let options = options.buckets(vec![
-            0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
-        ]);
-        #[allow(clippy::expect_used)] // The options are those above.
-        Self(Histogram::with_opts(options).expect("the name and the buckets are valid"))
+        let response = HistogramOpts::new("ratelimit_service_response_time_seconds", "How long answers took.");
+        let redis = HistogramOpts::new("redis_rl_redis_time_seconds", "How long decisions of Redis took.");
+        Self { response: histogram(response.const_label("grpc_method", "ShouldRateLimit")), redis: histogram(redis) }
     }
 }
 

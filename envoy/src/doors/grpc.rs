@@ -21,7 +21,7 @@ impl RateLimitService for Grpc {
         let start = Instant::now();
         service.stats.total_requests.inc();
         let answer = service.answer(request.get_ref()).await;
-        service.stats.response_time.0.observe(start.elapsed().as_secs_f64());
+        service.stats.times.response.observe(start.elapsed().as_secs_f64());
         answer.map(Response::new)
     }
 }

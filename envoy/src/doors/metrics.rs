@@ -2,9 +2,7 @@
 
 use std::fmt::Write as _;
 
-use prometheus::core::Collector;
-use prometheus::proto::LabelPair;
-use prometheus::{Encoder, TextEncoder};
+use prometheus::{Registry, TextEncoder};
 
 use super::samples::{Sample, Value};
 use crate::stats::Stats;
@@ -62,22 +60,12 @@ pub fn lines(samples: impl Iterator<Item = Sample>, tags: Vec<(String, String)>)
 }
 
 pub fn times_and_process(stats: &Stats, tags: &[(String, String)]) -> prometheus::Result<String> {
-    let mut families = [stats.response_time.0.collect(), stats.redis_time.0.collect()].concat();
+    let registry = Registry::new_custom(None, Some(tags.iter().cloned().collect()))?;
+    registry.register(Box::new(stats.times.response.clone()))?;
+    registry.register(Box::new(stats.times.redis.clone()))?;
     #[cfg(target_os = "linux")]
-    families.extend(prometheus::process_collector::ProcessCollector::for_self().collect());
-    for metric in families.iter_mut().flat_map(|family| family.mut_metric()) {
-        let tags = tags.iter().map(|(name, value)| {
-            let mut pair = LabelPair::default();
-            pair.set_name(name.clone());
-            pair.set_value(value.clone());
-            pair
-        });
-        let labels = metric.get_label().iter().cloned().chain(tags).collect();
-        metric.set_label(labels);
-    }
-    let mut text = Vec::new();
-    TextEncoder::new().encode(&families, &mut text)?;
-    Ok(String::from_utf8_lossy(&text).into_owned())
+    registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
+    TextEncoder::new().encode_to_string(&registry.gather())
 }
 
 #[cfg(test)]

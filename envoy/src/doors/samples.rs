@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use redis_rl_client::Mode;
+
 use super::listen::Ports;
 use crate::limits::tree::Config;
 use crate::request::Service;
@@ -89,8 +91,8 @@ impl Samples {
         for (port, slots) in [("grpc", grpc), ("http", http), ("debug", debug), ("metrics", metrics)] {
             gauge("connections", "Open connections of clients.", Some(("port", port)), slots.taken() as f64);
         }
-        for mode in ["module", "functions", "script"] {
-            let is = f64::from(store.mode() == Some(mode));
+        for (mode, known) in [("module", Mode::Module), ("functions", Mode::Functions), ("script", Mode::Script)] {
+            let is = f64::from(store.mode() == Some(known));
             gauge("redis_mode", "1 for the way in which Redis is asked.", Some(("mode", mode)), is);
         }
         rows

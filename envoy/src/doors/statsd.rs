@@ -22,7 +22,7 @@ pub async fn run(sink: Sink, samples: Arc<Samples>, every: Duration, tags: Vec<(
     ticks.tick().await;
     loop {
         ticks.tick().await;
-        let times = &samples.service.stats.response_time.0;
+        let times = &samples.service.stats.times.response;
         let mut now = Sent { answers: times.get_sample_count(), seconds: times.get_sample_sum(), ..Sent::default() };
         let lines = lines(&sink, samples.rows(), &mut now, &last, &tags);
         let sent = tokio::time::timeout(PATIENCE, send(&sink, &lines)).await;

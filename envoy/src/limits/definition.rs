@@ -162,7 +162,7 @@ fields!(Descriptor {
 fields!(Limit {
     "unlimited" => unlimited: boolean,
     "name" => name: string,
-    "replaces" => replaces: list(|node| Ok(Replaced::read(node)?.name)),
+    "replaces" => replaces: list(replaced),
     "algorithm" => algorithm: some(string),
     "burst" => burst: some(number),
     "rates" => rates: list(Rate::read),
@@ -188,16 +188,6 @@ fields!(Held {
 fields!(Calendar {
     "zone" => zone: string,
     "starts" => starts: some(number),
-});
-
-/// A limit that is replaced.
-#[derive(Default)]
-struct Replaced {
-    name: String,
-}
-
-fields!(Replaced {
-    "name" => name: string,
 });
 
 impl Definition {
@@ -336,6 +326,12 @@ fn list<T>(read: impl Fn(&Node) -> Result<T, Refusal>) -> impl Fn(&Node) -> Resu
         Kind::Scalar { scalar: Scalar::Null, .. } => Ok(Vec::new()),
         _ => Err(node.refuse("a list is needed here")),
     }
+}
+
+/// The name of a limit that is replaced; of several the last.
+fn replaced(node: &Node) -> Result<String, Refusal> {
+    let pairs = node.pairs()?;
+    pairs.iter().rfind(|(key, _)| name_of(key) == "name").map_or(Ok(String::new()), |(_, name)| string(name))
 }
 
 fn some<T>(read: impl Fn(&Node) -> Result<T, Refusal>) -> impl Fn(&Node) -> Result<Option<T>, Refusal> {

@@ -1,6 +1,6 @@
 //! From files and messages to limits that can be asked for, or the reason why they cannot be.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use redis_rl_client::Rule;
 
 use super::definition::{self, Definition, Descriptor, Held, Rate};
 use super::overrides::Overrides;
-use super::tree::{Config, Entry, Level, Overriding};
+use super::tree::{Config, Entry, Level};
 use crate::limit::{Algorithm, Kind, Limit, Options, Reserve, of_calendar, rule, unit_of, window};
 use crate::messages::{Shown, Unit};
 use crate::settings::duration;
@@ -40,8 +40,7 @@ impl Config {
                 domain.hash_tag.clone_from(&definition.hash_tag);
             }
             if !definition.overrides.is_empty() {
-                let key = definition.overrides.clone();
-                domain.overrides = Some(Overriding { table: overrides.table(&key), key });
+                domain.overrides = Some(overrides.table(&definition.overrides));
             }
             domain.http.sources.extend(definition.http.clone());
             let limits = &mut domain.http.limits;
@@ -209,7 +208,8 @@ impl<'a> Loader<'a> {
         let algorithm = named.unwrap_or(self.options.algorithm);
         // The first rate stands in the limit itself, unless they are all in the list.
         let own = if limit.rate == Rate::default() && !limit.rates.is_empty() { None } else { Some(&limit.rate) };
-        let (mut rates, mut windows, mut lengths) = (Vec::new(), Vec::new(), HashSet::new());
+        // In the order of their lengths, as the windows of a rule are.
+        let mut made = BTreeMap::new();
         for rate in own.into_iter().chain(&limit.rates) {
             let Some((unit, seconds)) = unit_of(&rate.unit) else {
                 return Err(format!("a unit is second, minute, hour, day, week, month or year, not '{}'", rate.unit));
@@ -218,12 +218,11 @@ impl<'a> Loader<'a> {
                 Some(0) => return Err("a unit_multiplier is at least 1".to_owned()),
                 multiplier => seconds.saturating_mul(multiplier.unwrap_or(1).into()),
             };
-            if !lengths.insert(seconds) {
+            if made.insert(seconds, (shown(rate, unit), window(rate.requests_per_unit, seconds)?)).is_some() {
                 return Err(format!("two rates have the same length of {seconds} seconds"));
             }
-            windows.push(window(rate.requests_per_unit, seconds)?);
-            rates.push(shown(rate, unit));
         }
+        let (rates, windows): (_, Vec<_>) = made.into_values().unzip();
         Ok((rates, Some(rule(algorithm, &windows, limit.burst)?)))
     }
 }

@@ -14,11 +14,9 @@ use redis_rl_client::Rule;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-use crate::redis::connection_for;
+use crate::redis::{PATIENCE, connection_for};
 use crate::settings;
 
-/// How long the server may take for an answer, and to connect.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// How often a silent connection is asked whether it is still there, and a lost connection is made anew.
 const PERIOD: Duration = Duration::from_secs(1);
 /// Fields read by one call. It keeps others of the server from their turn for about a millisecond.
@@ -27,7 +25,11 @@ const PIECE: usize = 1000;
 const NAMED: usize = 10;
 
 #[derive(Debug, Default)]
-pub struct Table(RwLock<Fields>);
+pub struct Table {
+    /// Of the hash.
+    pub key: String,
+    fields: RwLock<Fields>,
+}
 
 #[derive(Debug, Default)]
 struct Fields {
@@ -50,11 +52,11 @@ pub struct Rate {
 
 impl Table {
     fn read(&self) -> RwLockReadGuard<'_, Fields> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
+        self.fields.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, Fields> {
-        self.0.write().unwrap_or_else(PoisonError::into_inner)
+        self.fields.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn len(&self) -> usize {
@@ -141,7 +143,7 @@ impl Overrides {
         if let Some(table) = tables.get(key).and_then(Weak::upgrade) {
             return table;
         }
-        let table = Arc::new(Table::default());
+        let table = Arc::new(Table { key: key.to_owned(), ..Table::default() });
         tables.insert(key.to_owned(), Arc::downgrade(&table));
         if let Some((settings, runtime)) = &self.server {
             runtime.spawn(follow(settings.clone(), key.to_owned(), Arc::downgrade(&table)));

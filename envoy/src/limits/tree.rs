@@ -29,16 +29,10 @@ pub struct Config {
 #[derive(Debug, Default)]
 pub struct Domain {
     pub(super) hash_tag: Option<HashTag>,
-    pub(super) overrides: Option<Overriding>,
+    /// Limits of Redis, in place of those here.
+    pub(super) overrides: Option<Arc<Table>>,
     pub(super) http: Sources,
     pub(super) level: Level,
-}
-
-/// Limits of Redis, in place of those of the configuration.
-#[derive(Debug)]
-pub(super) struct Overriding {
-    pub(super) key: String,
-    pub(super) table: Arc<Table>,
 }
 
 /// The descriptors that stand beside each other.
@@ -85,7 +79,7 @@ impl Config {
 
     /// How many limits of Redis there are.
     pub fn overrides(&self) -> usize {
-        self.domains.values().filter_map(|domain| domain.overrides.as_ref()).map(|of| of.table.len()).sum()
+        self.domains.values().filter_map(|domain| domain.overrides.as_ref()).map(|table| table.len()).sum()
     }
 
     /// How long units of a block may stay unspent.
@@ -118,8 +112,8 @@ impl Config {
             }
         }
         for (name, domain) in &self.domains {
-            let Some(Overriding { key, table }) = &domain.overrides else { continue };
-            let fields = table.some(SHOWN);
+            let Some(table) = &domain.overrides else { continue };
+            let (key, fields) = (&table.key, table.some(SHOWN));
             let more = table.len().saturating_sub(fields.len());
             if more > 0 {
                 lines.push(format!("{name}: {more} more in {key}\n"));
@@ -165,7 +159,7 @@ impl Domain {
 
     /// The rates that Redis has for the descriptor, if any.
     fn overrides(&self, descriptor: &RateLimitDescriptor) -> Option<Vec<overrides::Rate>> {
-        let Overriding { table, .. } = self.overrides.as_ref()?;
+        let table = self.overrides.as_ref()?;
         if table.len() == 0 {
             return None;
         }

@@ -288,11 +288,7 @@ fn implicit(text: &str) -> Scalar {
 
 /// Decimal, `0x`, `0o`, `0b`, and octal with a leading zero.
 fn integer(text: &str) -> Option<Scalar> {
-    let (negative, magnitude) = match text.as_bytes() {
-        [b'-', ..] => (true, &text[1..]),
-        [b'+', ..] => (false, &text[1..]),
-        _ => (false, text),
-    };
+    let magnitude = text.strip_prefix(['+', '-']).unwrap_or(text);
     let (radix, digits) = match magnitude.as_bytes() {
         [b'0', b'x' | b'X', ..] => (16, &magnitude[2..]),
         [b'0', b'o' | b'O', ..] => (8, &magnitude[2..]),
@@ -304,12 +300,9 @@ fn integer(text: &str) -> Option<Scalar> {
     if !digits.starts_with(|c: char| c.is_ascii_alphanumeric()) {
         return None;
     }
-    let magnitude = u64::from_str_radix(digits, radix).ok()?;
-    match (negative, i64::try_from(magnitude)) {
-        (false, Ok(integer)) => Some(Scalar::Int(integer)),
-        (false, Err(_)) => Some(Scalar::Large(magnitude)),
-        (true, _) => 0_i64.checked_sub_unsigned(magnitude).map(Scalar::Int),
-    }
+    let magnitude = i128::from_str_radix(digits, radix).ok()?;
+    let number = if text.starts_with('-') { -magnitude } else { magnitude };
+    i64::try_from(number).map(Scalar::Int).or_else(|_| u64::try_from(number).map(Scalar::Large)).ok()
 }
 
 fn float(text: &str) -> Option<Scalar> {

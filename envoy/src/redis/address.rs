@@ -11,11 +11,9 @@ use redis::{
 };
 use redis_rl_client::Connection;
 
+use super::PATIENCE;
 use super::reply::Failure;
 use crate::settings::{Redis, RedisType};
-
-/// How long Redis may take to say what it is.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) fn connection(settings: &Redis) -> Result<Connection, Failure> {
     Ok(match settings.kind {

@@ -12,3 +12,6 @@ pub use item::{Hold, Item};
 pub use redis_rl_client::State;
 pub use reply::Failure;
 pub use store::Store;
+
+/// How long a server may take to connect, and for what nobody's request waits for.
+pub const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use redis_rl_client::{Admission, Error, Limiter, Mode, Options, Rule, State};
 use smallvec::smallvec;
 
+use super::PATIENCE;
 use super::address::connection;
 use super::item::{Hold, Item};
 use super::reply::Failure;
@@ -17,9 +18,6 @@ use crate::stats::Stats;
 
 /// How long a call that gives units back may take at least: the response has its own deadline and does not wait for it.
 const GIVING_BACK: Duration = Duration::from_secs(1);
-
-/// How long Redis may take to answer for the first time.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub struct Store {
@@ -47,28 +45,19 @@ impl Store {
         let probe_key = format!("{prefix}redis-rl-envoy:probe");
         let giving_back = limiter.with_timeout(settings.deadline.max(GIVING_BACK));
         let store = Self { limiter, giving_back, cluster: settings.kind == RedisType::Cluster, probe_key, stats };
-        store.probe_by(&store.limiter.with_timeout(PATIENCE)).await?;
+        store.probe(PATIENCE).await?;
         Ok(store)
     }
 
     /// How Redis is asked; `None` before its first answer.
-    pub fn mode(&self) -> Option<&'static str> {
-        Some(match self.limiter.mode()? {
-            Mode::Module => "module",
-            Mode::Functions => "functions",
-            _ => "script",
-        })
+    pub fn mode(&self) -> Option<Mode> {
+        self.limiter.mode()
     }
 
     /// Decides about a key of the service's own, as about any other: where nobody asks for a while, that is how an outage
-    /// is noticed, and its end.
-    pub async fn probe(&self) {
-        // What came of it, the limiter knows, and says in the log.
-        let _ = self.probe_by(&self.limiter).await;
-    }
-
-    /// A decision that is charged, so that it fails where those of requests fail: without memory, at a replica.
-    async fn probe_by(&self, limiter: &Limiter) -> Result<(), Failure> {
+    /// is noticed, and its end. It is charged, so that it fails where those of requests fail: without memory, at a replica.
+    pub async fn probe(&self, patience: Duration) -> Result<(), Failure> {
+        let limiter = self.limiter.with_timeout(patience);
         let _ = limiter.admit(&self.probe_key, Rule::fixed("1000000/second").map_err(Error::from)?).await?;
         Ok(())
     }

@@ -57,7 +57,7 @@ impl Asker {
 
     async fn ask(self: &Arc<Self>, plan: &Plan, room: Room) -> Result<Outcome, Failure> {
         let Plan { parts, refunds, passing_quota, .. } = plan;
-        let (started, asked) = (self.denials.started(parts), Instant::now());
+        let (epoch, asked) = (self.denials.epoch(parts), Instant::now());
         let at_once = refunds.is_empty() && takes_at_once(parts.iter().map(|part| &part.item), self.store.cluster);
         let outcome = if at_once {
             Run::new(self, parts, *passing_quota, refunds).take_steps().await?
@@ -80,7 +80,7 @@ impl Asker {
             answered.await.unwrap_or_else(|_| Err(Failure::unavailable("the service is ending")))?
         };
         if !parts.is_empty() {
-            self.stats.redis_time.0.observe(asked.elapsed().as_secs_f64());
+            self.stats.times.redis.observe(asked.elapsed().as_secs_f64());
         }
         for ((part, state), charged) in parts.iter().zip(&outcome.states).zip(&outcome.charged) {
             if let Some(hold) = part.item.hold.as_ref().filter(|_| *charged) {
@@ -88,7 +88,7 @@ impl Asker {
             }
         }
         if refunds.is_empty() {
-            self.denials.remember(parts, &outcome, &started);
+            self.denials.remember(parts, &outcome, asked, epoch);
         }
         Ok(outcome)
     }

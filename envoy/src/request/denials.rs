@@ -44,16 +44,10 @@ impl Weighter<u128, Arc<Denial>> for Limits {
 
 #[derive(Debug)]
 struct Denial {
-    started: Started,
+    epoch: u64,
+    asked: Instant,
     until: Instant,
     outcome: Outcome,
-}
-
-/// The moment before Redis was asked: a wait counts from then at the earliest.
-#[derive(Debug, Clone)]
-pub struct Started {
-    at: Instant,
-    epoch: u64,
 }
 
 impl Denials {
@@ -78,13 +72,8 @@ impl Denials {
         &self.epochs[place]
     }
 
-    /// To be called before Redis is asked.
-    pub fn started(&self, parts: &[Part]) -> Started {
-        Started { at: Instant::now(), epoch: self.epoch(parts) }
-    }
-
-    /// Changes when units of one of the keys are given back.
-    fn epoch(&self, parts: &[Part]) -> u64 {
+    /// Changes when units of one of the keys are given back. To be called before Redis is asked.
+    pub fn epoch(&self, parts: &[Part]) -> u64 {
         parts.iter().fold(0, |sum, part| sum.wrapping_add(self.place(&part.item.key).load(Relaxed)))
     }
 
@@ -97,11 +86,11 @@ impl Denials {
         let kept = self.kept.as_ref().filter(|kept| !kept.is_empty() && remembers(parts))?;
         let denial = kept.get(&self.hash(parts))?;
         let now = Instant::now();
-        if denial.until <= now || denial.started.epoch != self.epoch(parts) {
+        if denial.until <= now || denial.epoch != self.epoch(parts) {
             return None;
         }
         let mut outcome = Outcome { from_cache: true, ..denial.outcome.clone() };
-        let passed = now.duration_since(denial.started.at);
+        let passed = now.duration_since(denial.asked);
         for state in &mut outcome.states {
             state.at += passed;
             for wait in [&mut state.retry_after, &mut state.next_after, &mut state.reset_after] {
@@ -111,14 +100,15 @@ impl Denials {
         Some(outcome)
     }
 
-    pub fn remember(&self, parts: &[Part], outcome: &Outcome, started: &Started) {
+    /// `asked`: the moment before Redis was asked. A wait counts from then at the earliest. `epoch`: as it was then.
+    pub fn remember(&self, parts: &[Part], outcome: &Outcome, asked: Instant, epoch: u64) {
         let Some(kept) = self.kept.as_ref().filter(|_| remembers(parts)) else { return };
         let both = parts.iter().zip(&outcome.states);
         let denying = both.filter(|(part, state)| part.mode == Mode::Enforced && !state.allowed);
         let wait = denying.map(|(_, state)| state.retry_after.unwrap_or(LONGEST)).max().unwrap_or_default();
         if !wait.is_zero() {
-            let until = started.at + wait.min(LONGEST);
-            let denial = Denial { started: started.clone(), until, outcome: outcome.clone() };
+            let until = asked + wait.min(LONGEST);
+            let denial = Denial { epoch, asked, until, outcome: outcome.clone() };
             kept.insert(self.hash(parts), Arc::new(denial));
         }
     }
@@ -186,7 +176,7 @@ mod tests {
     }
 
     fn remember(denials: &Denials, parts: &[Part]) {
-        denials.remember(parts, &denied(parts), &denials.started(parts));
+        denials.remember(parts, &denied(parts), Instant::now(), denials.epoch(parts));
     }
 
     #[test]
@@ -214,13 +204,13 @@ mod tests {
         denials.forget(b"1");
         assert!(denials.find(&asked).is_none());
         // Also where units came back while Redis was asked.
-        let started = denials.started(&asked);
+        let epoch = denials.epoch(&asked);
         denials.forget(b"0");
-        denials.remember(&asked, &denied(&asked), &started);
+        denials.remember(&asked, &denied(&asked), Instant::now(), epoch);
         assert!(denials.find(&asked).is_none());
         let states = smallvec![state(true, 5, 1); 2];
         let passed = Outcome { states, charged: smallvec![true; 2], ..Outcome::default() };
-        denials.remember(&asked, &passed, &denials.started(&asked));
+        denials.remember(&asked, &passed, Instant::now(), denials.epoch(&asked));
         assert!(denials.find(&asked).is_none());
         let mut place = parts(0..1, 1, "5/minute");
         place[0].item.kind = Kind::Concurrency { rule: Rule::lease(1, LONGEST).unwrap(), holder: "h".to_owned() };

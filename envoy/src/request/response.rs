@@ -9,7 +9,7 @@ use redis_rl_client::Rule;
 use super::decide::{Outcome, used as units_in};
 use super::metadata::dynamic_metadata;
 use super::plan::{LimitUse, Plan, Planned};
-use crate::limit::{Kind, seconds_of};
+use crate::limit::{Kind, Limit};
 use crate::messages::{Code, DescriptorStatus, RateLimitRequest, RateLimitResponse, Shown};
 use crate::redis::State;
 use crate::settings::{Headers, OnError, Settings};
@@ -154,23 +154,16 @@ fn status_of(used: &LimitUse, state: &State, passes: bool) -> DescriptorStatus {
         code: if passes { Code::Ok } else { Code::OverLimit }.into(),
         limit_remaining: u32::try_from(state.remaining).unwrap_or(u32::MAX),
         duration_until_reset: Some(protobuf::Duration { seconds: reset(&limit.rule, state), nanos: 0 }),
-        current_limit: binding(&limit.rates, &limit.rule, state),
+        current_limit: binding(limit, state),
         quota: None,
     }
 }
 
-/// The rate that the state is about.
-fn binding(rates: &[Shown], rule: &Option<Kind>, state: &State) -> Option<Shown> {
-    let windows = rule.as_ref().map_or(&[][..], Kind::windows);
-    // The windows are in order of length, the rates in that of the file.
-    let of_window = |rate: &&Shown| {
-        windows.iter().any(|window| {
-            window.length() == state.window
-                && window.limit() == u64::from(rate.requests_per_unit)
-                && seconds_of(rate.unit()).is_some_and(|seconds| window.length().as_secs() % seconds == 0)
-        })
-    };
-    if rates.len() > 1 { rates.iter().find(of_window).cloned() } else { rates.first().cloned() }
+/// The rate that the state is about: that of its window, where there are several.
+fn binding(limit: &Limit, state: &State) -> Option<Shown> {
+    let windows = limit.rule.as_ref().map_or(&[][..], Kind::windows);
+    let binding = windows.iter().position(|window| window.length() == state.window);
+    limit.rates.get(binding.unwrap_or(0)).cloned()
 }
 
 /// Seconds until there is more: of a window of the clock until it ends, else until the request fits or all is free.

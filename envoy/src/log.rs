@@ -3,6 +3,7 @@
 use std::fmt::{self, Write as _};
 use std::io;
 
+use serde_json::Value;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
@@ -56,20 +57,16 @@ where
             Level::WARN => "warning".to_owned(),
             level => level.as_str().to_ascii_lowercase(),
         };
-        let quoted = |text: &str| serde_json::Value::from(text).to_string();
         if self.json {
-            write!(writer, "{{\"@message\":{},\"@timestamp\":{}", quoted(&text), quoted(&time))?;
-            for (name, value) in &fields {
-                write!(writer, ",{}:{}", quoted(name), quoted(value))?;
-            }
-            writeln!(writer, ",\"level\":\"{level}\"}}")
-        } else {
-            write!(writer, "time=\"{time}\" level={level} msg={}", quoted(&text))?;
-            for (name, value) in &fields {
-                write!(writer, " {name}={}", quoted(value))?;
-            }
-            writeln!(writer)
+            let own = [("@message", text), ("@timestamp", time), ("level", level)];
+            let all = own.into_iter().chain(fields).map(|(name, value)| (name.to_owned(), Value::from(value)));
+            return writeln!(writer, "{}", Value::Object(all.collect()));
         }
+        write!(writer, "time=\"{time}\" level={level} msg={}", Value::from(text))?;
+        for (name, value) in fields {
+            write!(writer, " {name}={}", Value::from(value))?;
+        }
+        writeln!(writer)
     }
 }
 

@@ -37,11 +37,7 @@ pub enum Sink {
     Log,
     Statsd(String),
     DogStatsd(String),
-    /// Asked for at an address and path.
-    Prometheus {
-        address: String,
-        path: String,
-    },
+    Prometheus { address: String, path: String },
 }
 
 #[derive(Debug, Clone, Default)]
@@ -71,7 +67,6 @@ pub struct Redis {
     /// No answer takes longer.
     pub deadline: Duration,
     pub deny_cache: usize,
-    /// `auto`, `module`, `functions` or `script`.
     pub mode: Mode,
 }
 

@@ -3,8 +3,9 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, LazyLock, PoisonError, RwLock};
+use std::sync::{Arc, LazyLock};
 
+use parking_lot::RwLock;
 use prometheus::{DEFAULT_BUCKETS, Histogram, HistogramOpts};
 use regex_lite::Regex;
 
@@ -162,13 +163,13 @@ impl<T: Default> Named<T> {
     /// `of_client`: where the name has text of a client in it, the limit or the domain of the configuration that it belongs
     /// to.
     pub fn get(&self, name: &str, of_client: Option<&str>) -> Arc<T> {
-        let read = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let read = self.0.read();
         // A name that the configuration has, too, is its own.
         if let Some(((_, found), _)) = read.named.get(name).filter(|(_, of)| of.is_none() || of_client.is_some()) {
             return Arc::clone(found);
         }
         drop(read);
-        let Names { named, of_clients } = &mut *self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let Names { named, of_clients } = &mut *self.0.write();
         let shared = of_client.is_some() && (*of_clients >= MOST_NAMES || name.len() > LONGEST_NAME);
         // What all others share stays.
         let (name, of) = if shared { (OTHER, Some(OTHER)) } else { (name, of_client) };
@@ -185,13 +186,13 @@ impl<T: Default> Named<T> {
     }
 
     fn keep(&self, keeps: impl Fn(&str, Option<&str>) -> bool) {
-        let Names { named, of_clients } = &mut *self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let Names { named, of_clients } = &mut *self.0.write();
         named.retain(|name, (_, of)| **name == *OTHER || keeps(name, of.as_deref()));
         *of_clients = named.values().filter(|(_, of)| of.is_some()).count();
     }
 
     pub fn all(&self) -> Vec<(Arc<str>, Arc<T>)> {
-        let read = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let read = self.0.read();
         let mut all: Vec<_> = read.named.values().map(|(published, _)| published.clone()).collect();
         drop(read);
         all.sort_unstable_by(|(a, _), (b, _)| a.split('.').cmp(b.split('.')));

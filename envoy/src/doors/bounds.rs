@@ -6,12 +6,13 @@
 //! ones are refused before small ones are; and nothing waits without an end.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::BoxError;
 use hyper::body::{Body, Bytes, Frame, Incoming};
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Sleep, sleep};
 use tonic::Status;
@@ -123,7 +124,7 @@ pub struct Unread {
 impl Unread {
     /// From now on the ticket is that of an answer.
     pub fn add(&self, ticket: Ticket) -> Ticket {
-        let [now, _] = &*self.generations.lock().unwrap_or_else(PoisonError::into_inner);
+        let [now, _] = &*self.generations.lock();
         Ticket { _unread: Some(Arc::clone(now)), ..ticket }
     }
 
@@ -131,7 +132,7 @@ impl Unread {
     pub async fn too_long(&self) {
         loop {
             sleep(ANSWER).await;
-            let [now, before] = &mut *self.generations.lock().unwrap_or_else(PoisonError::into_inner);
+            let [now, before] = &mut *self.generations.lock();
             if Arc::strong_count(before) > 1 {
                 return;
             }

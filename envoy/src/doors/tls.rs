@@ -8,7 +8,6 @@ use arc_swap::ArcSwap;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::client::verify_server_name;
-use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::server::{ParsedCertificate, WebPkiClientVerifier};
@@ -80,9 +79,7 @@ fn certificates(path: &str) -> Result<Vec<CertificateDer<'static>>, String> {
 fn server_config(files: &Tls) -> Result<Arc<ServerConfig>, String> {
     let chain = certificates(&files.cert)?;
     let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| format!("{}: {error}", files.key))?;
-    let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?;
+    let builder = ServerConfig::builder();
     let builder = if files.ca.is_empty() {
         builder.with_no_client_auth()
     } else {
@@ -90,10 +87,8 @@ fn server_config(files: &Tls) -> Result<Arc<ServerConfig>, String> {
         for root in certificates(&files.ca)? {
             roots.add(root).map_err(|error| format!("{}: {error}", files.ca))?;
         }
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::new(ring::default_provider()))
-            .build()
-            .map_err(|error| format!("{}: {error}", files.ca))?;
-        builder.with_client_cert_verifier(verifier)
+        let verifier = WebPkiClientVerifier::builder(Arc::new(roots)).build();
+        builder.with_client_cert_verifier(verifier.map_err(|error| format!("{}: {error}", files.ca))?)
     };
     let mut config = builder.with_single_cert(chain, key).map_err(|error| format!("{}: {error}", files.cert))?;
     config.alpn_protocols = vec![b"h2".to_vec()];

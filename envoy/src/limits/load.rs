@@ -91,7 +91,7 @@ impl<'a> Loader<'a> {
             self.keys.push(&descriptor.key);
             let limit = descriptor.limit.as_ref().map(|limit| self.limit(descriptor, limit, &full_key)).transpose()?;
             if key.contains('*') {
-                level.patterns.push(key.clone());
+                level.patterns.push((key.clone(), key.split('*').map(str::to_owned).collect()));
             }
             let mut entry = Entry {
                 limit: limit.map(Arc::new),

@@ -5,9 +5,10 @@
 //! what has changed), and the hash is read again, in pieces, into the same table: a million of them have no room twice.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, RwLock};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, PushInfo, PushKind};
 use redis_rl_client::Rule;
@@ -51,31 +52,23 @@ pub struct Rate {
 }
 
 impl Table {
-    fn read(&self) -> RwLockReadGuard<'_, Fields> {
-        self.fields.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, Fields> {
-        self.fields.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub fn len(&self) -> usize {
-        self.read().rates.len()
+        self.fields.read().rates.len()
     }
 
     pub fn get(&self, field: &str) -> Option<Vec<Rate>> {
-        self.read().rates.get(field).map(|entry| entry.rates.to_vec())
+        self.fields.read().rates.get(field).map(|entry| entry.rates.to_vec())
     }
 
     /// Some of the fields with their rates, at most as many. All of a million would be hundreds of megabytes.
     pub fn some(&self, most: usize) -> Vec<(String, Vec<Rate>)> {
-        let fields = self.read();
+        let fields = self.fields.read();
         fields.rates.iter().take(most).map(|(field, entry)| (field.to_string(), entry.rates.to_vec())).collect()
     }
 
     /// Begins a reading of this number of fields. A table that grew while it is read would need half as much room again.
     fn begin(&self, fields: usize) {
-        let Fields { rates, reading } = &mut *self.write();
+        let Fields { rates, reading } = &mut *self.fields.write();
         rates.reserve(fields.saturating_sub(rates.len()));
         *reading = reading.wrapping_add(1);
     }
@@ -83,7 +76,7 @@ impl Table {
     /// Takes a piece. Answers with what cannot be used.
     fn take(&self, piece: Piece) -> Vec<String> {
         let mut refused = Vec::new();
-        let mut fields = self.write();
+        let mut fields = self.fields.write();
         let reading = fields.reading;
         for (field, value) in piece {
             match parse(&field, &value) {
@@ -99,7 +92,7 @@ impl Table {
 
     /// Forgets what was not read.
     fn end(&self) {
-        let Fields { rates, reading } = &mut *self.write();
+        let Fields { rates, reading } = &mut *self.fields.write();
         rates.retain(|_, entry| entry.reading == *reading);
         if rates.capacity() / 4 > rates.len() {
             rates.shrink_to_fit();
@@ -139,7 +132,7 @@ impl Overrides {
     }
 
     pub fn table(&self, key: &str) -> Arc<Table> {
-        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tables = self.tables.lock();
         if let Some(table) = tables.get(key).and_then(Weak::upgrade) {
             return table;
         }

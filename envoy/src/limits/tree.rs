@@ -40,8 +40,8 @@ pub struct Domain {
 pub(super) struct Level {
     /// By `key_value`, or by the key alone.
     pub(super) exact: HashMap<String, Entry>,
-    /// Those with a `*`, in the order of the file.
-    pub(super) patterns: Vec<String>,
+    /// Those with a `*`, and what stands between its stars, in the order of the file.
+    pub(super) patterns: Vec<(String, Vec<String>)>,
 }
 
 #[derive(Debug)]
@@ -253,7 +253,7 @@ impl Level {
         if let Some(entry) = self.exact.get(joined.as_str()) {
             return Some((entry, How::Value));
         }
-        if let Some(pattern) = self.patterns.iter().find(|pattern| fits(pattern, joined)) {
+        if let Some((pattern, _)) = self.patterns.iter().find(|(_, parts)| fits(parts, joined)) {
             return self.exact.get(pattern).map(|entry| (entry, How::Pattern(pattern)));
         }
         self.exact.get(key).map(|entry| (entry, How::Key))
@@ -331,12 +331,11 @@ enum How<'a> {
     Key,
 }
 
-/// Each star of the pattern stands for any text, the empty one too.
-fn fits(pattern: &str, text: &str) -> bool {
-    let mut parts = pattern.split('*');
-    let (Some(first), Some(last)) = (parts.next(), parts.next_back()) else { return false };
+/// Between the parts stands any text, the empty one too.
+fn fits(parts: &[String], text: &str) -> bool {
+    let [first, parts @ .., last] = parts else { return false };
     let Some(mut rest) = text.strip_prefix(first).and_then(|rest| rest.strip_suffix(last)) else { return false };
-    parts.all(|part| {
+    parts.iter().all(|part| {
         let behind = rest.find(part).map(|at| &rest[at + part.len()..]);
         rest = behind.unwrap_or_default();
         behind.is_some()

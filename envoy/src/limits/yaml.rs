@@ -198,25 +198,11 @@ impl<'input, S: FnMut(Span)> Reader<'input, S> {
                 let scalar = resolve(&text, style == ScalarStyle::Plain, tag.as_deref(), line)?;
                 (anchor, Kind::Scalar { text: text.into_owned(), scalar })
             }
-            Event::SequenceStart(anchor, _) => {
-                let mut items = Vec::new();
-                loop {
-                    match self.next()? {
-                        Event::SequenceEnd => break,
-                        event => items.push(self.node(event, depth + 1)?),
-                    }
-                }
-                (anchor, Kind::List(items))
-            }
+            Event::SequenceStart(anchor, _) => (anchor, Kind::List(self.items(depth + 1)?)),
             Event::MappingStart(anchor, _) => {
-                let mut pairs = Vec::new();
-                loop {
-                    let key = match self.next()? {
-                        Event::MappingEnd => break,
-                        event => self.node(event, depth + 1)?,
-                    };
-                    let event = self.next()?;
-                    pairs.push((key, self.node(event, depth + 1)?));
+                let (mut items, mut pairs) = (self.items(depth + 1)?.into_iter(), Vec::new());
+                while let (Some(key), Some(value)) = (items.next(), items.next()) {
+                    pairs.push((key, value));
                 }
                 (anchor, Kind::Map(pairs))
             }
@@ -227,6 +213,17 @@ impl<'input, S: FnMut(Span)> Reader<'input, S> {
             self.anchors.insert(anchor, (Rc::clone(&node), self.nodes - before));
         }
         Ok(node)
+    }
+
+    /// Those of a list, or keys and values of a map.
+    fn items(&mut self, depth: usize) -> Result<Vec<Rc<Node>>, Refusal> {
+        let mut items = Vec::new();
+        loop {
+            match self.next()? {
+                Event::SequenceEnd | Event::MappingEnd => return Ok(items),
+                event => items.push(self.node(event, depth)?),
+            }
+        }
     }
 
     fn count(&mut self, nodes: usize) -> Result<(), Refusal> {

@@ -156,15 +156,9 @@ fn address(settings: &Redis, text: &str) -> Result<ConnectionInfo, Failure> {
         text.into_connection_info()
     } else if is_path {
         ConnectionAddr::Unix(text.into()).into_connection_info()
-    } else if text.contains('@') {
-        format!("redis://{text}").into_connection_info()
     } else {
-        let (host, port) = text
-            .rsplit_once(':')
-            .and_then(|(host, port)| Some((host.trim_matches(['[', ']']), port.parse().ok()?)))
-            .ok_or_else(|| Failure::unavailable(format!("REDIS_URL must be host:port, not '{text}'")))?;
-        let host = if host.is_empty() { "localhost" } else { host }.to_owned();
-        ConnectionAddr::Tcp(host, port).into_connection_info()
+        let host = if text.starts_with(':') { "localhost" } else { "" };
+        format!("redis://{host}{text}").into_connection_info()
     };
     let mut info = given.map_err(|error| Failure::unavailable(format!("REDIS_URL: {error}")))?;
     if let ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } = info.addr()

@@ -34,8 +34,8 @@ async fn end_of_turn(index: usize) {
 }
 
 pub struct Plan {
-    /// By descriptor of the request.
-    pub descriptors: Few<Planned>,
+    /// By descriptor of the request; `None` where no limit applies, or one that another replaces.
+    pub limits: Few<Option<LimitUse>>,
     pub parts: Few<Part>,
     pub refunds: Vec<Refund>,
     /// Whether there is a quota that cannot fail.
@@ -49,29 +49,19 @@ pub struct Refund {
     pub lease: Option<Duration>,
 }
 
-pub enum Planned {
-    /// No limit applies, or one that another replaces.
-    NoLimit,
-    Unlimited,
-    Limited(LimitUse),
-}
-
 /// The use that a descriptor makes of a limit.
 pub struct LimitUse {
     pub found: Found,
     pub hits: u64,
     /// Whether units are given back, or hits settle what a check has reserved: neither can be denied.
     pub returns: bool,
-    /// Its position among the parts of the decision, or among the refunds.
+    /// Its position among the parts of the decision, or among the refunds; of what is unlimited none of them.
     pub part: usize,
 }
 
-impl Planned {
-    pub fn limit(&self) -> Option<&LimitUse> {
-        match self {
-            Self::Limited(limit) => Some(limit),
-            Self::NoLimit | Self::Unlimited => None,
-        }
+impl LimitUse {
+    pub fn is_unlimited(&self) -> bool {
+        self.found.limit.rule.is_none()
     }
 }
 
@@ -83,14 +73,14 @@ impl Plan {
         stats: &Stats,
         reservations: &Reservations,
     ) -> Result<Self, Status> {
-        let descriptors = match config.domains.get(&request.domain) {
+        let limits = match config.domains.get(&request.domain) {
             Some(domain) => limits(request, domain, settings, stats).await?,
             None => {
                 stats.unknown_domains.get(&request.domain, Some("")).add(request.descriptors.len() as u64);
-                request.descriptors.iter().map(|_| Planned::NoLimit).collect()
+                request.descriptors.iter().map(|_| None).collect()
             }
         };
-        let mut plan = Self { descriptors, parts: Few::new(), refunds: Vec::new(), passing_quota: false };
+        let mut plan = Self { limits, parts: Few::new(), refunds: Vec::new(), passing_quota: false };
         plan.share_parts(request, settings, reservations).await;
         Ok(plan)
     }
@@ -100,12 +90,12 @@ impl Plan {
         // By a hash that no client can choose; one descriptor needs none.
         let (mut seen, hasher) = (HashMap::new(), RandomState::new());
         let several = request.descriptors.len() > 1;
-        for (index, (descriptor, planned)) in request.descriptors.iter().zip(&mut self.descriptors).enumerate() {
+        for (index, (descriptor, planned)) in request.descriptors.iter().zip(&mut self.limits).enumerate() {
             end_of_turn(index).await;
-            let Planned::Limited(used) = planned else { continue };
+            let Some(used) = planned else { continue };
             let limit = &used.found.limit;
-            self.passing_quota |= limit.shadow_mode && (limit.quota_mode || settings.quota_mode);
             let Some(kind) = &limit.rule else { continue };
+            self.passing_quota |= limit.shadow_mode && (limit.quota_mode || settings.quota_mode);
             let (key, mut holder) = key_of(&settings.key_prefix, &request.domain, descriptor, &used.found);
             // One without a name has a place of its own: an error would be let through, with all that the request asks for.
             if holder.is_empty() && matches!(kind, Kind::Concurrency { .. }) {
@@ -167,7 +157,7 @@ async fn limits(
     domain: &Domain,
     settings: &Settings,
     stats: &Stats,
-) -> Result<Few<Planned>, Status> {
+) -> Result<Few<Option<LimitUse>>, Status> {
     let mut replaced = HashSet::new();
     let mut limits = Few::with_capacity(request.descriptors.len());
     for (index, descriptor) in request.descriptors.iter().enumerate() {
@@ -175,27 +165,17 @@ async fn limits(
         let found = domain
             .find(&request.domain, descriptor, stats, &settings.options)
             .map_err(|UnknownUnit| Status::invalid_argument("the limit of a descriptor has no unit"))?;
-        limits.push(match found {
-            None => Planned::NoLimit,
-            Some(found) => {
-                replaced.extend(found.limit.replaces.iter().cloned());
-                if found.limit.rule.is_none() {
-                    Planned::Unlimited
-                } else {
-                    let hits = match &descriptor.hits_addend {
-                        Some(hits) => hits.value,
-                        // 0 is what a client sends that says nothing.
-                        None => u64::from(request.hits_addend.max(1)),
-                    };
-                    Planned::Limited(LimitUse { found, hits, returns: descriptor.is_negative_hits, part: 0 })
-                }
-            }
-        });
+        limits.push(found.map(|found| {
+            replaced.extend(found.limit.replaces.iter().cloned());
+            // 0 is what a client sends that says nothing.
+            let hits = descriptor.hits_addend.as_ref().map_or(request.hits_addend.max(1).into(), |hits| hits.value);
+            LimitUse { found, hits, returns: descriptor.is_negative_hits, part: 0 }
+        }));
     }
-    for planned in &mut limits {
-        let Planned::Limited(LimitUse { found, hits, .. }) = planned else { continue };
+    for limit in &mut limits {
+        let Some(LimitUse { found, hits, .. }) = limit.as_ref().filter(|used| !used.is_unlimited()) else { continue };
         if replaced.contains(&found.limit.name) {
-            *planned = Planned::NoLimit;
+            *limit = None;
         } else if *hits > MOST_HITS {
             return Err(Status::invalid_argument(format!("hits_addend must be at most {MOST_HITS}, not {hits}")));
         }
@@ -260,7 +240,9 @@ mod tests {
     #[test]
     fn what_is_unlimited_unknown_or_replaced_is_no_part() {
         let none = plan([descriptor("free"), descriptor("else"), descriptor("old")], &Reservations::default()).unwrap();
-        assert!(matches!(none.descriptors[..], [Planned::Unlimited, Planned::NoLimit, Planned::Limited(_)]));
+        assert!(
+            matches!(&none.limits[..], [Some(free), None, Some(old)] if free.is_unlimited() && !old.is_unlimited())
+        );
         assert_eq!(parts([descriptor("old"), descriptor("new")]).len(), 1);
     }
 

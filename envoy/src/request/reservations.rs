@@ -8,8 +8,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
+
+use parking_lot::Mutex;
 
 use crate::redis::Hold;
 
@@ -18,10 +19,8 @@ const MOST: usize = 100_000;
 /// How many characters of an id a holder has, to tell it by.
 const BEGINNING: usize = 50;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Reservations {
-    /// Of this process.
-    suffix: u64,
     next: AtomicU64,
     /// Their keys are random: no client can make two ids that share a hash.
     hashers: [RandomState; 2],
@@ -36,13 +35,6 @@ struct Open {
     ends: BTreeSet<(Instant, u128, u64)>,
 }
 
-impl Default for Reservations {
-    fn default() -> Self {
-        let hashers = [RandomState::new(), RandomState::new()];
-        Self { suffix: hashers[0].hash_one(0), next: AtomicU64::new(0), hashers, open: Mutex::default() }
-    }
-}
-
 impl Reservations {
     /// A holder that no other reservation has.
     pub fn make(&self, id: &str, lease: Duration) -> Hold {
@@ -51,14 +43,15 @@ impl Reservations {
 
     fn hold(&self, id: &str, number: u64, lease: Duration, at: SystemTime) -> Hold {
         let beginning: String = id.chars().take(BEGINNING).collect();
-        let holder = format!("{beginning}#{:016x}{number:016x}", self.suffix);
+        let of_process = self.hashers[0].hash_one(0);
+        let holder = format!("{beginning}#{of_process:016x}{number:016x}");
         Hold { id: id.to_owned(), number, holder, lease, at }
     }
 
     /// Units of the key are reserved, since this time.
     pub fn keep(&self, key: &[u8], hold: &Hold, at: SystemTime) {
         let (place, now) = (self.place(key, &hold.id), Instant::now());
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         open.forget(now);
         let Some(ends) = now.checked_add(hold.lease).filter(|_| open.kept.len() < MOST) else { return };
         open.kept.insert((place, hold.number), (at, ends));
@@ -68,7 +61,7 @@ impl Reservations {
     /// The holder of the oldest reservation of this id that has not ended; else a new one.
     pub fn take(&self, key: &[u8], id: &str, lease: Duration) -> Hold {
         let place = self.place(key, id);
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         open.forget(Instant::now());
         let oldest = open.kept.range((place, 0)..=(place, u64::MAX)).next();
         let Some((&(_, number), &(at, ends))) = oldest else { return self.make(id, lease) };
@@ -116,7 +109,7 @@ mod tests {
         }
         let unknown = one.take(b"k", "id", LEASE);
         assert!(made.iter().all(|hold| hold.holder != unknown.holder));
-        assert_eq!(one.open.lock().unwrap().kept.len(), 0);
+        assert_eq!(one.open.lock().kept.len(), 0);
         // What a client sends is cut to what a holder may have.
         assert!(one.make(&"ü".repeat(400), LEASE).holder.len() <= 256);
     }
@@ -133,7 +126,7 @@ mod tests {
             let lease = if number % 2 == 0 { Duration::ZERO } else { LEASE };
             reservations.keep(b"k", &reservations.make(&number.to_string(), lease), at);
         }
-        let open = reservations.open.lock().unwrap();
+        let open = reservations.open.lock();
         assert_eq!((open.kept.len(), open.ends.len()), (MOST, MOST));
     }
 }

@@ -8,7 +8,7 @@ use redis_rl_client::Rule;
 
 use super::decide::{Outcome, used as units_in};
 use super::metadata::dynamic_metadata;
-use super::plan::{LimitUse, Plan, Planned};
+use super::plan::{LimitUse, Plan};
 use crate::limit::{Kind, Limit};
 use crate::messages::{Code, DescriptorStatus, RateLimitRequest, RateLimitResponse, Shown};
 use crate::redis::State;
@@ -22,19 +22,19 @@ pub fn decided(
     settings: &Settings,
     stats: &Stats,
 ) -> RateLimitResponse {
-    let mut statuses = Vec::with_capacity(plan.descriptors.len());
+    let mut statuses = Vec::with_capacity(plan.limits.len());
     let mut closest: Option<usize> = None;
     let mut fewest = u32::MAX;
     let (mut denied, mut quotas, mut failed_quotas) = (false, 0, 0);
     let mut passed = Vec::new();
-    for (index, planned) in plan.descriptors.iter().enumerate() {
-        let status = match planned {
-            Planned::Unlimited => {
+    for (index, limit) in plan.limits.iter().enumerate() {
+        let status = match limit {
+            Some(used) if used.is_unlimited() => {
                 statuses.push(unlimited_status());
                 continue;
             }
-            Planned::NoLimit => DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() },
-            Planned::Limited(used) if used.returns => {
+            None => DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() },
+            Some(used) if used.returns => {
                 let state = &outcome.refunded[used.part];
                 if plan.refunds[used.part].lease.is_some() {
                     used.found.stats.total_hits.add(used.hits);
@@ -42,7 +42,7 @@ pub fn decided(
                 }
                 status_of(used, state, true)
             }
-            Planned::Limited(used) => {
+            Some(used) => {
                 count(used, plan, outcome, settings.near_limit_ratio);
                 let state = &outcome.states[used.part];
                 status_of(used, state, state.allowed || used.found.limit.shadow_mode)
@@ -51,7 +51,7 @@ pub fn decided(
         if status.current_limit.is_some() && status.limit_remaining < fewest {
             (closest, fewest) = (Some(index), status.limit_remaining);
         }
-        let quota = settings.quota_mode || planned.limit().is_some_and(|used| used.found.limit.quota_mode);
+        let quota = settings.quota_mode || limit.as_ref().is_some_and(|used| used.found.limit.quota_mode);
         quotas += usize::from(quota);
         if status.code() != Code::OverLimit {
             passed.extend(settings.dynamic_metadata.then_some(index));
@@ -72,9 +72,9 @@ pub fn decided(
         (Some(headers), Some(status)) => headers_of(headers, status),
         _ => Vec::new(),
     };
-    let limits = plan.descriptors.iter().map(|planned| planned.limit().and_then(|used| used.found.metadata.as_deref()));
+    let metadata = plan.limits.iter().map(|limit| limit.as_ref()?.found.metadata.as_deref());
     let dynamic_metadata =
-        settings.dynamic_metadata.then(|| dynamic_metadata(request, &passed, &limits.collect::<Vec<_>>()));
+        settings.dynamic_metadata.then(|| dynamic_metadata(request, &passed, &metadata.collect::<Vec<_>>()));
     RateLimitResponse {
         overall_code: if denied { Code::OverLimit } else { Code::Ok }.into(),
         statuses,
@@ -86,7 +86,7 @@ pub fn decided(
 
 /// The limits that are enforced, and their states, for the headers of HTTP.
 pub fn enforced(plan: &Plan, outcome: &Outcome, settings: &Settings) -> Vec<(Rule, State)> {
-    let limits = plan.descriptors.iter().filter_map(Planned::limit);
+    let limits = plan.limits.iter().flatten();
     let described = limits.filter(|used| is_enforced(used, settings)).filter_map(|used| {
         let state = *outcome.states.get(used.part)?;
         Some((used.found.limit.shown_rule()?, state))
@@ -97,9 +97,9 @@ pub fn enforced(plan: &Plan, outcome: &Outcome, settings: &Settings) -> Vec<(Rul
 /// The response to a request that Redis could not decide, where ON_ERROR is `allow` or `deny`.
 pub fn undecided(plan: &Plan, settings: &Settings) -> RateLimitResponse {
     let mut code = Code::Ok;
-    let statuses = plan.descriptors.iter().map(|planned| match planned {
-        Planned::Unlimited => unlimited_status(),
-        Planned::Limited(used) if settings.on_error == OnError::Deny => {
+    let statuses = plan.limits.iter().map(|limit| match limit {
+        Some(used) if used.is_unlimited() => unlimited_status(),
+        Some(used) if settings.on_error == OnError::Deny => {
             let status = if is_enforced(used, settings) { Code::OverLimit } else { Code::Ok };
             code = code.max(status);
             let current_limit = used.found.limit.rates.first().cloned();

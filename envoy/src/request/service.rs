@@ -1,9 +1,10 @@
 //! From a request to its answer.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
 use redis_rl_client::Rule;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -175,7 +176,7 @@ struct Refusals(Mutex<(Option<Instant>, u64)>);
 
 impl Refusals {
     fn log(&self, reason: &str) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         let (last, since) = &mut *state;
         *since += 1;
         if last.is_none_or(|last| last.elapsed() >= Duration::from_secs(60)) {

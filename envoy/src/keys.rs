@@ -68,13 +68,7 @@ pub fn escape(key: &mut String, text: &str) {
     let mut rest = text;
     while let Some(at) = rest.bytes().position(|byte| matches!(byte, b'%' | b'|' | b'=' | b'{' | b'}')) {
         key.push_str(&rest[..at]);
-        key.push_str(match rest.as_bytes()[at] {
-            b'%' => "%25",
-            b'|' => "%7C",
-            b'=' => "%3D",
-            b'{' => "%7B",
-            _ => "%7D",
-        });
+        let _ = write!(key, "%{:02X}", rest.as_bytes()[at]);
         rest = &rest[at + 1..];
     }
     key.push_str(rest);

@@ -19,7 +19,7 @@ use tower_service::Service as _;
 use crate::doors::bounds::{self, Door, RequestBody};
 use crate::doors::grpc::Grpc;
 use crate::doors::health::{Health, Part};
-use crate::doors::listen::{self, Ages, Ports, Slots};
+use crate::doors::listen::{self, Ports, Slots};
 use crate::doors::samples::Samples;
 use crate::doors::tls::Certificates;
 use crate::doors::{http, metrics, statsd};
@@ -55,7 +55,7 @@ pub async fn run(settings: Settings, background: &Handle) -> Result<(), String> 
     serve(&settings, stopped, background).await
 }
 
-async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, background: &Handle) -> Result<(), String> {
+async fn serve(settings: &Settings, mut stopped: watch::Receiver<bool>, background: &Handle) -> Result<(), String> {
     let certificates = settings.grpc_tls.as_ref().map(Certificates::read).transpose()?.map(Arc::new);
     let stats = Arc::new(Stats::default());
     let Some(store) = connect(settings, &stats, stopped.clone()).await? else { return Ok(()) };
@@ -72,7 +72,6 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, background: 
     let overrides = Overrides::of(settings.redis.clone(), background.clone());
     let loader = Loader { overrides, service: Arc::clone(&service), health: Arc::clone(&health) };
     if !settings.force_start {
-        let mut stopped = stopped.clone();
         tokio::select! {
             update = updated.recv() => if let Some(update) = update { loader.load(update).await },
             _ = stopped.wait_for(|stopped| *stopped) => return Ok(()),
@@ -96,9 +95,6 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, background: 
     };
     match settings.sink.clone() {
         Sink::None => {}
-        Sink::Prometheus { path, .. } if !path.starts_with('/') => {
-            return Err(format!("PROMETHEUS_PATH must begin with a slash, not be '{path}'"));
-        }
         Sink::Prometheus { address, path } => {
             let metrics = http::metrics(Arc::clone(&samples), path, metrics::labels(&settings.extra_tags)?);
             open("metrics", &address, &ports.metrics, Door::new(Arc::clone(&stats)), metrics)?;
@@ -125,7 +121,6 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, background: 
     if let Some(certificates) = &certificates {
         background.spawn(Arc::clone(certificates).watch());
     }
-    let ages = Ages { most: settings.max_connection_age, grace: settings.max_connection_age_grace };
     let door = Door::new(stats);
     let limits = RateLimitServiceServer::new(Grpc(Arc::clone(&service))).max_decoding_message_size(bounds::MESSAGE);
     let routes = Routes::new(limits.clone()).add_service(health_service).prepare();
@@ -134,9 +129,8 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, background: 
         SHOULD_RATE_LIMIT => limits.clone().call(request).left_future(),
         _ => routes.clone().call(request).right_future(),
     });
-    let mut told = stopped.clone();
     let ended = async move {
-        let _ = told.wait_for(|stopped| *stopped).await;
+        let _ = stopped.wait_for(|stopped| *stopped).await;
         health.set(Part::Running, false).await;
         tracing::warn!("ending: requests that have come in are answered");
         tokio::time::sleep(NOTICE).await;
@@ -145,7 +139,8 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, background: 
     };
     let served = async {
         // Together: one that waits for a client without an end must not keep the other from ending in good time.
-        let grpc = listen::grpc(listener, ports.grpc.clone(), certificates, door, services, ages, closing.clone());
+        let grpc =
+            listen::grpc(listener, ports.grpc.clone(), certificates, door, services, settings.ages, closing.clone());
         let _ = tokio::join!(grpc, http);
     };
     tokio::select! {

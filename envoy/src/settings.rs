@@ -93,6 +93,14 @@ pub struct Files {
     pub ignore_dot_files: bool,
 }
 
+/// How long connections of gRPC last. A client is told when its connection has this age, sends new requests on another one,
+/// and has the grace for answers that are still open. Zero: without an end.
+#[derive(Debug, Clone, Copy)]
+pub struct Ages {
+    pub most: Duration,
+    pub grace: Duration,
+}
+
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub http: String,
@@ -100,8 +108,7 @@ pub struct Settings {
     pub grpc: String,
     pub grpc_socket: Option<PathBuf>,
     pub grpc_tls: Option<Tls>,
-    pub max_connection_age: Duration,
-    pub max_connection_age_grace: Duration,
+    pub ages: Ages,
     pub log_level: String,
     pub log_json: bool,
     pub files: Files,
@@ -117,7 +124,8 @@ pub struct Settings {
     /// Whether TRUSTED_PROXIES names any.
     pub trusts_proxies: bool,
     pub near_limit_ratio: f32,
-    pub headers: Option<Headers>,
+    /// The names of the headers of an answer, if it has any: for the limit, what remains, and the seconds until the reset.
+    pub headers: Option<[String; 3]>,
     pub shadow_mode: bool,
     pub quota_mode: bool,
     pub dynamic_metadata: bool,
@@ -127,13 +135,6 @@ pub struct Settings {
     pub threads: usize,
     /// What is set and has no effect here: lines for the log.
     pub notes: Vec<String>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Headers {
-    pub limit: String,
-    pub remaining: String,
-    pub reset: String,
 }
 
 /// What Envoy's service has and this one has no use for: how the names of the variables begin, and why.
@@ -313,8 +314,10 @@ impl Settings {
             grpc: address("GRPC_HOST", "GRPC_PORT", 8081)?,
             grpc_socket: env.get("GRPC_UDS").filter(|path| !path.is_empty()).map(PathBuf::from),
             grpc_tls,
-            max_connection_age: env.duration("GRPC_MAX_CONNECTION_AGE", seconds(24 * 3600))?,
-            max_connection_age_grace: env.duration("GRPC_MAX_CONNECTION_AGE_GRACE", seconds(3600))?,
+            ages: Ages {
+                most: env.duration("GRPC_MAX_CONNECTION_AGE", seconds(24 * 3600))?,
+                grace: env.duration("GRPC_MAX_CONNECTION_AGE_GRACE", seconds(3600))?,
+            },
             log_level: env.text("LOG_LEVEL", "WARN"),
             log_json: env.text("LOG_FORMAT", "text").eq_ignore_ascii_case("json"),
             files: Files {
@@ -349,10 +352,12 @@ impl Settings {
                 |value| value.parse().ok().filter(|ratio| *ratio > 0.0 && *ratio <= 1.0),
                 "a number above 0 and at most 1",
             )?,
-            headers: env.boolean("LIMIT_RESPONSE_HEADERS_ENABLED", false)?.then(|| Headers {
-                limit: env.text("LIMIT_LIMIT_HEADER", "RateLimit-Limit"),
-                remaining: env.text("LIMIT_REMAINING_HEADER", "RateLimit-Remaining"),
-                reset: env.text("LIMIT_RESET_HEADER", "RateLimit-Reset"),
+            headers: env.boolean("LIMIT_RESPONSE_HEADERS_ENABLED", false)?.then(|| {
+                [
+                    env.text("LIMIT_LIMIT_HEADER", "RateLimit-Limit"),
+                    env.text("LIMIT_REMAINING_HEADER", "RateLimit-Remaining"),
+                    env.text("LIMIT_RESET_HEADER", "RateLimit-Reset"),
+                ]
             }),
             shadow_mode: env.boolean("SHADOW_MODE", false)?,
             quota_mode: env.boolean("QUOTA_MODE", false)?,
@@ -373,23 +378,23 @@ fn sink(env: &Env) -> Result<Sink, String> {
     let statsd = env.boolean("USE_STATSD", true)?;
     let dog = env.boolean("USE_DOG_STATSD", false)?;
     let prometheus = env.boolean("USE_PROMETHEUS", false)?;
-    if [statsd, dog, prometheus].into_iter().filter(|sink| *sink).count() > 1 {
-        return Err(
-            "only one of USE_STATSD (true unless set), USE_DOG_STATSD and USE_PROMETHEUS can be true".to_owned()
-        );
-    }
     let port: u16 = env.parsed("STATSD_PORT", 8125, "a port")?;
     let address = format!("{}:{port}", env.text("STATSD_HOST", "localhost"));
-    Ok(if statsd {
-        Sink::Statsd(address)
-    } else if dog {
-        Sink::DogStatsd(address)
-    } else if prometheus {
-        let address = env.text("PROMETHEUS_ADDR", ":9090");
-        let address = if address.starts_with(':') { format!("0.0.0.0{address}") } else { address };
-        Sink::Prometheus { address, path: env.text("PROMETHEUS_PATH", "/metrics") }
-    } else {
-        Sink::Log
+    Ok(match (statsd, dog, prometheus) {
+        (false, false, false) => Sink::Log,
+        (true, false, false) => Sink::Statsd(address),
+        (false, true, false) => Sink::DogStatsd(address),
+        (false, false, true) => {
+            let address = env.text("PROMETHEUS_ADDR", ":9090");
+            let address = if address.starts_with(':') { format!("0.0.0.0{address}") } else { address };
+            let path = |value: &str| value.starts_with('/').then(|| value.to_owned());
+            let path = env.read("PROMETHEUS_PATH", "/metrics".to_owned(), path, "a path that begins with a slash")?;
+            Sink::Prometheus { address, path }
+        }
+        _ => {
+            let all = "USE_STATSD (true unless set), USE_DOG_STATSD and USE_PROMETHEUS";
+            return Err(format!("only one of {all} can be true"));
+        }
     })
 }
 

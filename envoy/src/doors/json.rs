@@ -2,8 +2,7 @@
 //! 64-bit numbers as strings, nothing that has its default.
 
 use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
-use serde::de;
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, de};
 use serde_json::{Value, json};
 
 use crate::messages::{
@@ -49,8 +48,12 @@ struct JsonLimit {
 /// A number, or the same as a string.
 struct Integer(u64);
 
-/// A name, or the number behind it.
-struct Unit(i32);
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Unit {
+    Name(String),
+    Number(i32),
+}
 
 impl<'de> Deserialize<'de> for Integer {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -67,17 +70,6 @@ impl<'de> Deserialize<'de> for Integer {
     }
 }
 
-impl<'de> Deserialize<'de> for Unit {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let unit = match Value::deserialize(deserializer)? {
-            Value::String(name) => RateLimitUnit::from_str_name(&name).map(Into::into),
-            Value::Number(number) => number.as_i64().and_then(|number| number.try_into().ok()),
-            _ => None,
-        };
-        unit.map(Self).ok_or_else(|| de::Error::custom("not a unit"))
-    }
-}
-
 pub fn request(body: &[u8]) -> Result<RateLimitRequest, String> {
     // serde takes a list for a structure.
     if !body.trim_ascii_start().starts_with(b"{") {
@@ -91,7 +83,11 @@ pub fn request(body: &[u8]) -> Result<RateLimitRequest, String> {
         let limit = descriptor.limit.map(|limit| {
             Ok::<_, String>(RateLimitOverride {
                 requests_per_unit: small(limit.requests_per_unit)?,
-                unit: limit.unit.map_or(0, |Unit(unit)| unit),
+                unit: match limit.unit {
+                    None => 0,
+                    Some(Unit::Number(number)) => number,
+                    Some(Unit::Name(name)) => RateLimitUnit::from_str_name(&name).ok_or("not a unit")?.into(),
+                },
             })
         });
         let entries = descriptor.entries.unwrap_or_default().into_iter();

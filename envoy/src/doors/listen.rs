@@ -29,6 +29,7 @@ use tower_service::Service as _;
 
 use super::bounds::{self, AnswerBody, Door, RequestBody, Unread};
 use super::tls::Certificates;
+use crate::settings::Ages;
 
 /// Connections that wait until they are accepted, where `net.core.somaxconn` allows as many. The kernel delays what is above it
 /// by seconds, or resets it.
@@ -101,14 +102,6 @@ impl Listener {
             Self::Unix(listener) => Ok((Box::new(listener.accept().await?.0), None)),
         }
     }
-}
-
-/// How long connections last. A client is told when its connection has this age, sends new requests on another one, and
-/// has the grace for answers that are still open. Zero: without an end.
-#[derive(Debug, Clone, Copy)]
-pub struct Ages {
-    pub most: Duration,
-    pub grace: Duration,
 }
 
 /// Several processes may share the address.

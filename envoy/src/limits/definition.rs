@@ -231,12 +231,7 @@ fn check_keys(node: &Node, within: &str) -> Result<(), Refusal> {
     let mut last = BTreeMap::new();
     for (key, value) in node.pairs()? {
         let Kind::Scalar { text, scalar: Scalar::Text } = &key.kind else {
-            let hint = if matches!(key.kind, Kind::Scalar { scalar: Scalar::Bool(_), .. }) {
-                ", which is a boolean in YAML 1.1"
-            } else {
-                ""
-            };
-            return Err(Refusal::new(key.line, format!("a key must be a string, not {}{hint}", key.describe())));
+            return Err(key.refuse("a key must be a string"));
         };
         last.insert(text.clone(), (key.line, value));
     }

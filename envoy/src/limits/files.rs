@@ -18,9 +18,6 @@ use crate::settings::Files;
 
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Name and text of each file, or why they cannot be read.
-type Texts = Result<Vec<(String, String)>, String>;
-
 /// Reads the files, and sends what they say now and whenever they have changed.
 pub async fn watch(files: Files, updates: mpsc::Sender<Update>) {
     let mut last = None;
@@ -64,7 +61,7 @@ fn parse(texts: &[(String, String)]) -> Result<Vec<Definition>, String> {
 
 /// All files that belong to the configuration, in order of their names. What cannot be read, or a folder that is not there,
 /// is an error and not an empty configuration: nothing would be limited.
-fn read(files: &Files) -> Texts {
+fn read(files: &Files) -> Result<Vec<(String, String)>, String> {
     let mut found = Vec::new();
     let folder = files.root.join(&files.app_directory);
     // Files are named as Envoy's service names them: the path below the root, with dots.

@@ -117,30 +117,18 @@ fn sentinels(settings: &Redis) -> Result<SentinelClient, Failure> {
     if let Some(files) = tls(settings)? {
         builder = builder.set_client_to_redis_certificates(files.clone()).set_client_to_sentinel_certificates(files);
     }
-    let (user, password) = login(&settings.auth);
-    if let Some(user) = user {
-        builder = builder.set_client_to_redis_username(user);
+    if let Some((user, password)) = login(&settings.auth) {
+        builder = builder.set_client_to_redis_username(user).set_client_to_redis_password(password);
     }
-    if let Some(password) = password {
-        builder = builder.set_client_to_redis_password(password);
-    }
-    let (user, password) = login(&settings.sentinel_auth);
-    if let Some(user) = user {
-        builder = builder.set_client_to_sentinel_username(user);
-    }
-    if let Some(password) = password {
-        builder = builder.set_client_to_sentinel_password(password);
+    if let Some((user, password)) = login(&settings.sentinel_auth) {
+        builder = builder.set_client_to_sentinel_username(user).set_client_to_sentinel_password(password);
     }
     Ok(builder.build()?)
 }
 
-/// `password`, or `user:password`.
-fn login(auth: &str) -> (Option<&str>, Option<&str>) {
-    match auth.split_once(':') {
-        _ if auth.is_empty() => (None, None),
-        Some((user, password)) => (Some(user), Some(password)),
-        None => (None, Some(auth)),
-    }
+/// Of `user:password`, or of the password alone, which is that of the user `default`.
+fn login(auth: &str) -> Option<(&str, &str)> {
+    (!auth.is_empty()).then(|| auth.split_once(':').unwrap_or(("default", auth)))
 }
 
 /// A path, `host:port`, or a URL (`redis://user:password@host:port/db`, with or without its scheme). A password of the URL
@@ -168,14 +156,8 @@ fn address(settings: &Redis, text: &str) -> Result<ConnectionInfo, Failure> {
         info = info.set_addr(ConnectionAddr::TcpTls { host, port, insecure, tls_params: None });
     }
     let mut redis = info.redis_settings().clone().set_protocol(redis::ProtocolVersion::RESP3);
-    if redis.password().is_none() {
-        let (user, password) = login(&settings.auth);
-        if let Some(user) = user {
-            redis = redis.set_username(user);
-        }
-        if let Some(password) = password {
-            redis = redis.set_password(password);
-        }
+    if let Some((user, password)) = login(&settings.auth).filter(|_| redis.password().is_none()) {
+        redis = redis.set_username(user).set_password(password);
     }
     Ok(info.set_redis_settings(redis))
 }

@@ -12,7 +12,7 @@ use super::plan::{LimitUse, Plan};
 use crate::limit::{Kind, Limit};
 use crate::messages::{Code, DescriptorStatus, RateLimitRequest, RateLimitResponse, Shown};
 use crate::redis::State;
-use crate::settings::{Headers, OnError, Settings};
+use crate::settings::{OnError, Settings};
 use crate::stats::Stats;
 
 pub fn decided(
@@ -69,7 +69,7 @@ pub fn decided(
         stats.service.global_shadow_mode.inc();
     }
     let response_headers_to_add = match (&settings.headers, closest.and_then(|index| statuses.get(index))) {
-        (Some(headers), Some(status)) => headers_of(headers, status),
+        (Some(names), Some(status)) => headers_of(names, status),
         _ => Vec::new(),
     };
     let metadata = plan.limits.iter().map(|limit| limit.as_ref()?.found.metadata.as_deref());
@@ -180,15 +180,12 @@ fn reset(rule: &Option<Kind>, state: &State) -> i64 {
     }
 }
 
-fn headers_of(headers: &Headers, status: &DescriptorStatus) -> Vec<HeaderValue> {
-    let header = |key: &str, value: String| HeaderValue { key: key.to_owned(), value, ..HeaderValue::default() };
+fn headers_of(names: &[String; 3], status: &DescriptorStatus) -> Vec<HeaderValue> {
     let limit = status.current_limit.as_ref().map_or(0, |limit| limit.requests_per_unit);
     let reset = status.duration_until_reset.as_ref().map_or(0, |reset| reset.seconds);
-    vec![
-        header(&headers.limit, limit.to_string()),
-        header(&headers.remaining, status.limit_remaining.to_string()),
-        header(&headers.reset, reset.to_string()),
-    ]
+    let values = [limit.to_string(), status.limit_remaining.to_string(), reset.to_string()];
+    let headers = names.iter().cloned().zip(values);
+    headers.map(|(key, value)| HeaderValue { key, value, ..HeaderValue::default() }).collect()
 }
 
 #[cfg(test)]

@@ -231,7 +231,8 @@ fn check_keys(node: &Node, within: &str) -> Result<(), Refusal> {
     let mut last = BTreeMap::new();
     for (key, value) in node.pairs()? {
         let Kind::Scalar { text, scalar: Scalar::Text } = &key.kind else {
-            return Err(key.refuse("a key must be a string"));
+            let wanted = "a key must be a string (yes, no, on, off, y or n without quotes is a boolean in YAML 1.1)";
+            return Err(key.refuse(wanted));
         };
         last.insert(text.clone(), (key.line, value));
     }

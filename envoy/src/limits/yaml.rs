@@ -65,7 +65,6 @@ impl Node {
     pub fn describe(&self) -> String {
         match &self.kind {
             Kind::Scalar { scalar: Scalar::Null, .. } => "null".to_owned(),
-            Kind::Scalar { text, scalar: Scalar::Bool(_) } => format!("'{text}', which is a boolean in YAML 1.1"),
             Kind::Scalar { text, .. } => format!("'{text}'"),
             Kind::List(_) => "a list".to_owned(),
             Kind::Map(_) => "a map".to_owned(),

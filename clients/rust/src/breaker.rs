@@ -24,7 +24,6 @@ const RANGE: u16 = 256;
 
 #[derive(Debug)]
 pub(crate) struct Breakers {
-    cluster: bool,
     limiter: String,
     server: String,
     /// Whether there is an outage, as every call reads it.
@@ -49,18 +48,13 @@ struct Open {
 }
 
 impl Breakers {
-    pub fn new(cluster: bool, limiter: &str, server: &str) -> Self {
+    pub fn new(limiter: &str, server: &str) -> Self {
         Self {
-            cluster,
             limiter: limiter.to_owned(),
             server: server.to_owned(),
             is_out: AtomicBool::new(false),
             outage: Mutex::new(Outage { began: Instant::now(), undecided: 0, open: BTreeMap::new() }),
         }
-    }
-
-    fn range(&self, slot: u16) -> u16 {
-        if self.cluster { slot / RANGE } else { 0 }
     }
 
     fn outage(&self) -> MutexGuard<'_, Outage> {
@@ -81,7 +75,7 @@ impl Breakers {
             return Ok(());
         }
         let (now, mut outage) = (Instant::now(), self.outage());
-        let Some(breaker) = outage.open.get_mut(&self.range(slot)) else { return Ok(()) };
+        let Some(breaker) = outage.open.get_mut(&(slot / RANGE)) else { return Ok(()) };
         if breaker.until <= now {
             breaker.until = now + PAUSE;
             return Ok(());
@@ -102,7 +96,7 @@ impl Breakers {
             *outage = Outage { began: now, undecided: 0, open: BTreeMap::new() };
         }
         outage.undecided += 1;
-        outage.open.insert(self.range(slot), Open { until: now + PAUSE, error: error.clone() });
+        outage.open.insert(slot / RANGE, Open { until: now + PAUSE, error: error.clone() });
         drop(outage);
         if begins {
             tracing::warn!(limiter = self.limiter, server = self.server, %error, "the server is unavailable");
@@ -115,7 +109,7 @@ impl Breakers {
         if self.are_closed() {
             return;
         }
-        let (now, range, mut outage) = (Instant::now(), self.range(slot), self.outage());
+        let (now, range, mut outage) = (Instant::now(), slot / RANGE, self.outage());
         if outage.open.get(&range).is_some_and(|breaker| !decided && breaker.error.is_from_server()) {
             return;
         }
@@ -134,8 +128,8 @@ impl Breakers {
 mod tests {
     use super::*;
 
-    fn breakers(cluster: bool) -> Breakers {
-        Breakers::new(cluster, "test", "nowhere")
+    fn breakers() -> Breakers {
+        Breakers::new("test", "nowhere")
     }
 
     fn admits(breakers: &Breakers, slot: u16) -> bool {
@@ -152,10 +146,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_call_probes_when_the_pause_is_over() {
-        let breakers = breakers(false);
-        assert!(admits(&breakers, 0) && admits(&breakers, 9000));
+        let breakers = breakers();
+        assert!(admits(&breakers, 0) && admits(&breakers, 255));
         breakers.failed(0, &silence());
-        assert!(!admits(&breakers, 0) && !admits(&breakers, 9000));
+        assert!(!admits(&breakers, 0) && !admits(&breakers, 255));
         // Nothing was sent.
         assert!(matches!(breakers.admit(0), Err(Error::Unavailable(_))));
         tokio::time::advance(PAUSE - Duration::from_millis(1)).await;
@@ -171,7 +165,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_ranges_of_a_cluster_fail_one_by_one() {
-        let breakers = breakers(true);
+        let breakers = breakers();
         breakers.failed(16383, &silence());
         assert!(!admits(&breakers, 16383) && !admits(&breakers, 16128));
         assert!(admits(&breakers, 16127) && admits(&breakers, 0));
@@ -189,7 +183,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_the_server_refuses_ends_with_a_decision() {
-        let breakers = breakers(false);
+        let breakers = breakers();
         breakers.failed(0, &out_of_memory());
         breakers.answered(0, false);
         assert!(!admits(&breakers, 0));

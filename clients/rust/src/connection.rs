@@ -315,7 +315,7 @@ impl Connection {
         &self.server
     }
 
-    /// The slot of a key; 0 where there is only one server.
+    /// The slot of a key; 0 where there is only one server, which is then of the first range of the breakers.
     pub(crate) fn slot(&self, key: &[u8]) -> u16 {
         #[cfg(feature = "cluster")]
         if self.is_cluster() {

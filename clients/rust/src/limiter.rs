@@ -147,7 +147,7 @@ impl Limiter {
         let inner = Inner {
             mode: AtomicU8::new(Mode::Auto.index()),
             probed: Mutex::new((Instant::now(), 0)),
-            breakers: Breakers::new(connection.is_cluster(), &options.name, connection.server()),
+            breakers: Breakers::new(&options.name, connection.server()),
             denials: OnceLock::new(),
             stats: Stats::default(),
             lines: Lines::default(),

@@ -28,9 +28,10 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    /// To be called for what was granted by a call that was sent at this time.
+    /// To be called for what was granted by a call that was sent at this time. The length is one that rules take, at most
+    /// 2147483647 seconds.
     pub fn new(limiter: Limiter, ask: Arc<Ask>, sent: Instant, length: Duration) -> Self {
-        Self { limiter, ask, length, ends: Arc::new(watch::Sender::new(end(sent, length))) }
+        Self { limiter, ask, length, ends: Arc::new(watch::Sender::new(Some(sent + length))) }
     }
 
     /// The key, as the caller knows it; of several the first.
@@ -50,7 +51,7 @@ impl Hold {
     pub fn settled(&self) {
         let now = Instant::now();
         let never = Duration::from_secs(u32::MAX.into());
-        self.ends.send_modify(|current| *current = current.filter(|end| now < *end).and(end(now, never)));
+        self.ends.send_modify(|current| *current = current.filter(|end| now < *end).map(|_| now + never));
     }
 
     pub async fn lost(&self) {
@@ -84,7 +85,7 @@ impl Hold {
         };
         self.ends.send_modify(|current| {
             let in_time = current.is_some_and(|end| Instant::now() < end);
-            *current = if in_time && outcome.allowed { end(sent, self.length) } else { None };
+            *current = if in_time && outcome.allowed { Some(sent + self.length) } else { None };
         });
         Ok(Some(outcome))
     }
@@ -118,9 +119,4 @@ impl Hold {
         });
         renewals
     }
-}
-
-/// One that never ends in this process' lifetime is a day long here.
-fn end(sent: Instant, length: Duration) -> Option<Instant> {
-    sent.checked_add(length).or_else(|| sent.checked_add(Duration::from_secs(86_400)))
 }

@@ -572,14 +572,13 @@ fn answer(request: &Parts, status: StatusCode, message: &'static str, problem: S
 
 /// Adds the headers. There may be some of another layer; both then stand, as one list.
 fn describe<T>(response: &mut Response<T>, fields: &Headers) {
-    let list = [("ratelimit-policy", &fields.policy), ("ratelimit", &fields.limit)];
-    for (name, value) in list {
+    for (name, value) in fields.fields() {
         // Names of policies are printable ASCII, so that each value is one of a header.
-        if let Ok(value) = HeaderValue::from_str(value) {
-            response.headers_mut().append(HeaderName::from_static(name), value);
+        let (name, Ok(value)) = (HeaderName::from_static(name), HeaderValue::try_from(value)) else { continue };
+        if name == RETRY_AFTER {
+            response.headers_mut().insert(name, value);
+        } else {
+            response.headers_mut().append(name, value);
         }
-    }
-    if let Some(seconds) = fields.retry_after {
-        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
 }

@@ -1,6 +1,7 @@
 //! The commands as methods.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 use std::io::ErrorKind::TimedOut;
@@ -29,7 +30,6 @@ use crate::lines::Lines;
 use crate::mode::{LIBRARY, Mode};
 use crate::options::{Event, Options, Stats};
 use crate::rates::seconds;
-use crate::reply::texts;
 use crate::rule::{Counting, Rule, Turning, Use};
 
 /// The pause before a call is sent again whose keys are between two nodes, at first and at most.
@@ -369,7 +369,7 @@ impl Limiter {
         released
     }
 
-    fn prefixed(&self, key: &[u8]) -> Vec<u8> {
+    pub(crate) fn prefixed(&self, key: &[u8]) -> Vec<u8> {
         [self.inner.options.prefix.as_slice(), key].concat()
     }
 
@@ -613,8 +613,10 @@ impl Limiter {
         let mut list = redis::cmd("FUNCTION");
         list.arg("LIST").arg("LIBRARYNAME").arg("rl").arg("WITHCODE");
         let Ok(list) = self.ask_once(list, here, &progress).await else { return };
-        let code = texts(&list).into_iter().find(|text| text.contains("redis-rl"));
-        if code.is_none_or(|code| library_version(code) >= library_version(LIBRARY)) {
+        let libraries: Vec<HashMap<String, Value>> = redis::from_redis_value(list).unwrap_or_default();
+        let code = libraries.first().and_then(|library| library.get("library_code"));
+        let code = code.and_then(|code| redis::from_redis_value_ref::<String>(code).ok());
+        if code.is_none_or(|code| !code.contains("redis-rl") || library_version(&code) >= library_version(LIBRARY)) {
             return;
         }
         let mut load = redis::cmd("FUNCTION");

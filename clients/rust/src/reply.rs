@@ -88,13 +88,3 @@ pub(crate) fn fields(value: &Value) -> Result<[Option<&Value>; FIELDS.len()], Er
     }
     Ok(found)
 }
-
-/// All texts in a reply.
-pub(crate) fn texts(value: &Value) -> Vec<&str> {
-    match value {
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok().into_iter().collect(),
-        Value::Array(elements) => elements.iter().flat_map(texts).collect(),
-        Value::Map(fields) => fields.iter().flat_map(|(name, value)| [texts(name), texts(value)].concat()).collect(),
-        _ => Vec::new(),
-    }
-}

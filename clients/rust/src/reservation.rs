@@ -98,10 +98,10 @@ impl Limiter {
         used: u64,
         at: SystemTime,
     ) -> Result<Settled, Error> {
-        let rule = rule.into();
-        let Ask { keys, .. } = self.ask([(key, rule.clone())], false, Use::Hit)?;
+        let rule: Rule = rule.into();
+        rule.check(Use::Hit)?;
         let clock = Arc::new(Clock::at(unix_millis(at)));
-        self.settle_at(keys.first().cloned().unwrap_or_default(), rule, clock, used).await
+        self.settle_at(self.prefixed(key.as_ref()), rule, clock, used).await
     }
 
     /// With the key as it is sent, in the period of the calendar at that time.

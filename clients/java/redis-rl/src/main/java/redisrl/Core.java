@@ -113,6 +113,11 @@ final class Core {
       return null;
     }
 
+    /** A call was not sent that may have been the probe: the next one is. */
+    synchronized void unsent() {
+      isProbed = false;
+    }
+
     /** One that nobody has asked for a while, such as a node that has left, does not count. */
     synchronized boolean isAway() {
       return isOpen && System.nanoTime() - openUntil < FORGOTTEN;
@@ -196,7 +201,12 @@ final class Core {
       return CompletableFuture.failedFuture(new UnavailableException(refusal, null, false));
     }
     Call call = new Call(command, server, timeout);
-    attempt(call, late);
+    try {
+      attempt(call, late);
+    } catch (RuntimeException error) {
+      server.unsent(); // Such as a key that is no text, which says nothing of the server.
+      throw error;
+    }
     watch(call, call.timeout);
     return call.result;
   }

@@ -28,6 +28,7 @@ class GuardTest {
 
     @Override
     public CompletableFuture<Object> send(List<String> words, int firstKey, int keys) {
+      words.forEach(Keys::encoded);
       sent.incrementAndGet();
       return to == null
           ? CompletableFuture.failedFuture(new java.io.IOException("there is no server"))
@@ -172,5 +173,18 @@ class GuardTest {
         .extracting(State::limit)
         .containsExactly(2L, 5L);
     assertThat(shared.decide(one("z", RULE)).limit()).isEqualTo(1);
+  }
+
+  @Test
+  void aProbeThatCannotBeSentIsFollowedByAnother() throws Exception {
+    Counting transport = new Counting(null);
+    Limiter limiter = Limiter.builder(transport).mode(Mode.MODULE).build();
+    assertThatThrownBy(() -> limiter.hit("a", RULE)).isInstanceOf(UnavailableException.class);
+    Thread.sleep(Core.PAUSE.toMillis() + 50);
+    assertThatThrownBy(() -> limiter.hit("\ud800", RULE))
+        .isInstanceOf(IllegalArgumentException.class);
+    int sent = transport.sent.get();
+    assertThatThrownBy(() -> limiter.hit("a", RULE)).isInstanceOf(UnavailableException.class);
+    assertThat(transport.sent.get()).isEqualTo(sent + 1);
   }
 }

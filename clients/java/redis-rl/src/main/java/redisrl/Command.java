@@ -21,9 +21,8 @@ import org.jspecify.annotations.Nullable;
  * A command of the module, in the form that all modes share.
  *
  * @param reads it changes nothing
- * @param again it may be sent again when its reply was lost
  */
-record Command(String name, List<String> keys, List<String> words, boolean reads, boolean again) {
+record Command(String name, List<String> keys, List<String> words, boolean reads) {
   static final String LIBRARY = source("library");
   static final String SCRIPT = source("script");
   static final String DIGEST =
@@ -49,8 +48,7 @@ record Command(String name, List<String> keys, List<String> words, boolean reads
 
   static Command hit(String key, Rule rule) {
     rule.checked(1);
-    boolean again = rule instanceof Rule.Lease || rule.hold() != null;
-    return new Command(rule.kind(), List.of(key), joined(rule.words(), rule.form()), false, again);
+    return new Command(rule.kind(), List.of(key), joined(rule.words(), rule.form()), false);
   }
 
   static Command turn(String key, Rule.Queued queued, Duration within) {
@@ -63,14 +61,14 @@ record Command(String name, List<String> keys, List<String> words, boolean reads
     }
     List<String> words =
         joined(rule.words(), "WITHIN", Long.toString(within.toMillis()), rule.form());
-    return new Command(rule.kind(), List.of(key), words, false, false);
+    return new Command(rule.kind(), List.of(key), words, false);
   }
 
   static Command peek(String key, Rule rule) {
     rule.checked(0);
     List<String> words = joined(List.of(rule.kind()), rule.words());
     words.add(rule.form());
-    return new Command("PEEK", List.of(key), words, true, true);
+    return new Command("PEEK", List.of(key), words, true);
   }
 
   static Command all(String prefix, List<Keyed> rules) {
@@ -83,10 +81,8 @@ record Command(String name, List<String> keys, List<String> words, boolean reads
       words.addAll(each.rule().words());
     }
     words.add("FULL");
-    // By a hold the server knows that the call was carried out before.
-    boolean again = rules.stream().anyMatch(each -> each.rule().hold() != null);
     return new Command(
-        "ALL", rules.stream().map(each -> prefix + each.key()).toList(), words, false, again);
+        "ALL", rules.stream().map(each -> prefix + each.key()).toList(), words, false);
   }
 
   static Command refund(String key, Rule rule, @Nullable Instant at) {
@@ -99,7 +95,7 @@ record Command(String name, List<String> keys, List<String> words, boolean reads
       }
       words.addAll(List.of("AT", Long.toString(at.toEpochMilli())));
     }
-    return new Command("REFUND", List.of(key), words, false, false);
+    return new Command("REFUND", List.of(key), words, false);
   }
 
   static Command settle(String key, Rule rule, long actual) {
@@ -109,7 +105,7 @@ record Command(String name, List<String> keys, List<String> words, boolean reads
     }
     List<String> words = joined(List.of(rule.kind()), rule.words());
     words.addAll(List.of("ACTUAL", Long.toString(actual)));
-    return new Command("SETTLE", List.of(key), words, false, true);
+    return new Command("SETTLE", List.of(key), words, false);
   }
 
   static Command reset(String key, List<? extends Rule> rules) {
@@ -124,14 +120,14 @@ record Command(String name, List<String> keys, List<String> words, boolean reads
       // A hold that stayed would later give back units of requests that came after the reset.
       words.add("HOLD");
     }
-    return new Command("RESET", List.of(key), List.copyOf(words), false, true);
+    return new Command("RESET", List.of(key), List.copyOf(words), false);
   }
 
   static Command release(String key, List<String> holders) {
     if (holders.isEmpty()) {
       throw new IllegalArgumentException("release needs a holder");
     }
-    return new Command("RELEASE", List.of(key), List.copyOf(holders), false, true);
+    return new Command("RELEASE", List.of(key), List.copyOf(holders), false);
   }
 
   /** A rule with the period of the calendar in which a time lies. */

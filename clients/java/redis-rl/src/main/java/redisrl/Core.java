@@ -491,13 +491,13 @@ final class Core {
   }
 
   /** The future, or where it fails with an error line what is made of that, if anything. */
-  private static CompletableFuture<@Nullable Object> orElse(
-      CompletableFuture<@Nullable Object> future,
-      Function<ServerException, @Nullable CompletableFuture<@Nullable Object>> other) {
+  static <T extends @Nullable Object> CompletableFuture<T> orElse(
+      CompletableFuture<T> future,
+      Function<ServerException, @Nullable CompletableFuture<T>> other) {
     return future
         .handle(
             (reply, thrown) -> {
-              CompletableFuture<@Nullable Object> instead =
+              CompletableFuture<T> instead =
                   thrown != null && cause(thrown) instanceof ServerException line
                       ? other.apply(line)
                       : null;

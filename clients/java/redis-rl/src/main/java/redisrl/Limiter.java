@@ -399,20 +399,12 @@ public final class Limiter implements AutoCloseable {
     if (!isHeld && !earliestEnd(rules).equals(Instant.MAX)) {
       // On the server's clock, which is ahead, the window may be over.
       decided =
-          decided
-              .handle(
-                  (decision, error) -> {
-                    boolean hasEnded =
-                        error != null
-                            && Core.cause(error) instanceof ServerException line
-                            && line.hasEnded();
-                    return hasEnded
-                        ? once(call, Command.at(rules, earliestEnd(rules)), timeout, late)
-                        : error == null
-                            ? CompletableFuture.completedFuture(decision)
-                            : CompletableFuture.<Decision>failedFuture(Core.cause(error));
-                  })
-              .thenCompose(Function.identity());
+          Core.orElse(
+              decided,
+              line ->
+                  line.hasEnded()
+                      ? once(call, Command.at(rules, earliestEnd(rules)), timeout, late)
+                      : null);
     }
     return told(call, rules.stream().map(Command.Keyed::key).toList(), decided);
   }

@@ -102,11 +102,13 @@ public final class Limiter implements AutoCloseable {
     }
 
     static Duration checked(Duration timeout) {
-      if (given(timeout, "the time-out").toMillis() < 1) {
+      if (given(timeout, "the time-out").compareTo(Duration.ofMillis(1)) < 0) {
         throw new IllegalArgumentException(
             "the time-out must be at least a millisecond, not " + timeout);
       }
-      return timeout;
+      // The nanoseconds of three centuries are more than a long holds.
+      Duration longest = Duration.ofDays(36_500);
+      return timeout.compareTo(longest) < 0 ? timeout : longest;
     }
 
     /** What the limiter is called in log lines and events. */

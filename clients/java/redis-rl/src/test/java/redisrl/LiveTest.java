@@ -433,6 +433,8 @@ class LiveTest {
           .isInstanceOf(IllegalArgumentException.class);
       assertThatThrownBy(() -> Limiter.builder(transport).timeout(Duration.ofNanos(1)))
           .isInstanceOf(IllegalArgumentException.class);
+      Duration longest = Duration.ofSeconds(Long.MAX_VALUE);
+      assertThat(on(transport).timeout(longest).build().hit("patient", rule).allowed()).isTrue();
       String key = "k".repeat(60_000);
       assertThat(limiter.hit(key, rule).allowed()).isTrue();
       assertThat(limiter.hit("", rule).allowed()).isTrue();

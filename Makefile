@@ -91,7 +91,7 @@ bench: deps-build deps-server build ## Measure the commands beside the scripts i
 bench-quick: deps-build deps-server build
 	$(CARGO) bench --locked --bench limiters -- --quick $(if $(ENGINE),--engine $(ENGINE))
 
-bench-instructions: deps-build deps-server deps-valgrind build ## Count the instructions of each command into docs/BENCHMARK.md
+bench-instructions: deps-build deps-server deps-valgrind build ## Count the instructions of each command into docs/bench/instructions.tsv
 	$(CARGO) bench --locked --bench limiters -- --instructions $(if $(ENGINE),--engine $(ENGINE))
 
 bench-clients: deps-build deps-server deps-clients build ## Measure the packages beside the stores that they replace (bench-envoy: the service beside envoyproxy/ratelimit, which takes Go)

@@ -25,6 +25,8 @@ use super::venues;
 const START: i64 = 1_800_000_000_000;
 /// Calls that are counted, after as many that are not.
 const CALLS: usize = 1_000;
+/// Below docs.
+const FILE: &str = "bench/instructions.tsv";
 /// The engines beside the one of the arguments.
 const BESIDE: [&str; 2] = ["redis-8.6", "valkey-9.1"];
 
@@ -34,10 +36,10 @@ pub fn run(engine: &Engine, arguments: &Arguments) {
         std::process::exit(1);
     }
     let counts = counts(engine, arguments);
-    // The section is about one engine, and is written as a whole.
-    let page = std::fs::read_to_string(root().join("docs/BENCHMARK.md")).unwrap_or_default();
-    let written = page.split_once("`make bench-instructions` writes this section. Engine: ");
-    let is_ours = written.is_none_or(|(_, about)| about.starts_with(&format!("{} (", engine.name)));
+    // The table is about one engine first, and is written as a whole.
+    let path = root().join("docs").join(FILE);
+    let written = std::fs::read_to_string(&path).unwrap_or_default();
+    let is_ours = written.is_empty() || written.starts_with(&format!("command\t{} (", engine.name));
     let whole = arguments.filter.is_none() && is_ours;
     let others = if whole { BESIDE.as_slice() } else { &[] };
     let others = others.iter().filter_map(|name| Engine::all().into_iter().find(|other| other.name == *name));
@@ -48,10 +50,11 @@ pub fn run(engine: &Engine, arguments: &Arguments) {
             (other, counts)
         })
         .collect();
-    let page = self::page(engine, &counts, &beside);
-    println!("{page}");
+    let table = table(engine, &counts, &beside);
+    println!("{table}");
     if whole {
-        super::section::put("instructions", "bench-instructions", &page);
+        std::fs::write(&path, table).expect("the table");
+        super::section::put("instructions", "bench-instructions", &page(engine));
     }
 }
 
@@ -283,28 +286,33 @@ impl Counter {
     }
 }
 
-fn page(engine: &Engine, counts: &Counts, beside: &[(Engine, Counts)]) -> String {
-    let named = |engine: &Engine| {
-        format!("{} ({})", engine.name, engine.program.as_deref().and_then(version).unwrap_or_default())
-    };
-    let mut page = format!(
+fn named(engine: &Engine) -> String {
+    format!("{} ({})", engine.name, engine.program.as_deref().and_then(version).unwrap_or_default())
+}
+
+/// The section of docs/BENCHMARK.md.
+fn page(engine: &Engine) -> String {
+    format!(
         "## Instructions a call\n\n\
-         `make bench-instructions` writes this section. Engine: {0}, under callgrind, its clock frozen. The counts are the\n\
-         instructions of `processCommand`: the diff of a commit shows what it costs.\n\n\
-         <details><summary>The counts</summary>\n\n\
-         | command | {0} |",
+         `make bench-instructions` writes this section and [the counts]({FILE}), whose diff shows what a commit costs:\n\
+         the instructions of `processCommand` under callgrind, its clock frozen. Engine: {}.\n",
         named(engine)
-    );
+    )
+}
+
+/// A line for each case, a column for each engine, with tabs between.
+fn table(engine: &Engine, counts: &Counts, beside: &[(Engine, Counts)]) -> String {
+    let mut table = format!("command\t{}", named(engine));
     for (other, _) in beside {
-        let _ = write!(page, " {} |", named(other));
+        let _ = write!(table, "\t{}", named(other));
     }
-    let _ = writeln!(page, "\n|---|--:|{}", "--:|".repeat(beside.len()));
-    for (name, &count) in counts {
-        let _ = write!(page, "| {name} | {} |", grouped(count as usize));
+    table.push('\n');
+    for (name, count) in counts {
+        let _ = write!(table, "{name}\t{count}");
         for (_, counts) in beside {
-            let _ = write!(page, " {} |", counts.get(name).map_or(String::new(), |&count| grouped(count as usize)));
+            let _ = write!(table, "\t{}", counts.get(name).map_or(String::new(), u64::to_string));
         }
-        page.push('\n');
+        table.push('\n');
     }
-    page + "\n</details>\n"
+    table
 }

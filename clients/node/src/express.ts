@@ -47,15 +47,16 @@ function routeOf({ route, method, baseUrl, params }: Request, limit: RequestHand
   );
   const methods = layers.length === 0 ? [method] : layers.map(({ method = "all" }) => method);
   const own = String(route.path);
-  const names = new Set([...own.matchAll(/[:*]([\p{ID_Continue}$]+)/gu)].map(([, name]) => name));
   // What has no name is numbered.
-  const isOwn = (name: string) => names.has(name) || (/^\d+$/.test(name) && /[*(]/.test(own));
+  const isOwn = (name: string) =>
+    [...own.matchAll(/[:*]([\p{ID_Continue}$]+)/gu)].some(([, each]) => each === name) ||
+    (/^\d+$/.test(name) && /[*(]/.test(own));
   // Paths match in any case.
   const base = baseUrl.toLowerCase().split("/");
   for (const [name, value] of Object.entries(params)) {
     const text = String(value).toLowerCase();
-    const i = isOwn(name) ? -1 : base.findLastIndex((part) => decoded(part, decodeURIComponent) === text);
-    if (i >= 0) base[i] = `:${name}`;
+    const i = base.findLastIndex((part) => decoded(part, decodeURIComponent) === text);
+    if (i >= 0 && !isOwn(name)) base[i] = `:${name}`;
   }
   return routeName(methods, `${base.join("/")}${own}`);
 }

@@ -8,10 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from ._result import State
     from ._rules import Policy
 
 # An integer of a structured field has at most 15 digits. A larger quota is understated, never overstated.
@@ -19,6 +18,16 @@ MAX_INTEGER = 10**15 - 1
 
 PROBLEM_TYPE = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 PROBLEM_TITLE = "Request cannot be satisfied as assigned quota has been exceeded"
+
+
+class State(Protocol):
+    """What the fields tell of a window."""
+
+    @property
+    def remaining(self) -> int: ...
+
+    @property
+    def next_after(self) -> int | None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 /** The checks of what users give: numbers, lengths of time, names. */
 
+import { inspect } from "node:util";
 import { checkedWord, type Word } from "./keys.js";
 
 /**
@@ -85,9 +86,9 @@ export function oneOf<T extends string, U extends T | undefined>(what: string, v
   throw new TypeError(`${what} must be ${list.slice(0, -1).join(", ")} or ${list.at(-1)}, not ${show(value)}`);
 }
 
+/** A value in the text of an error: of an object the kind alone, since a client or its options have a password. */
 export function show(value: unknown): string {
-  const isNumber = typeof value === "number" || typeof value === "bigint";
-  return isNumber ? String(value) : (JSON.stringify(value) ?? String(value));
+  return typeof value === "string" ? JSON.stringify(value) : inspect(value, { depth: Array.isArray(value) ? 0 : -1 });
 }
 
 /** Of a timer of this platform. */

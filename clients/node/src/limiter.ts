@@ -77,6 +77,7 @@ export class Limiter {
     this.#prefix = prefix;
     this.name = options.name ?? (prefix === "" ? "redis-rl" : prefix);
     this.#logger = options.logger ?? console;
+    if (typeof this.#logger.warn !== "function") throw new TypeError("the logger needs a function warn(line)");
     this.#onDecision = options.onDecision;
     this.#outage = new Outage(this.#server, (line) => this.warn(line));
   }
@@ -427,7 +428,7 @@ export class Limiter {
       const rules = asked.map(({ rule }) => rule);
       const result =
         command === "all"
-          ? new AllResult(rules, togetherOf(windows), policy)
+          ? new AllResult(asked, togetherOf(windows), policy)
           : new Result(rules[0] as Rule, windows[0] as Figures[], policy);
       this.#decided(command, asked, result, start);
       return told(result);
@@ -462,7 +463,7 @@ export class Limiter {
     };
     const reply = await inPeriod(rules, send, timeout, hold);
     const figures = readAll(list.length, reply);
-    const result = new AllResult(rules, figures, "server");
+    const result = new AllResult(list, figures, "server");
     this.#decided("all", list, result, start);
     return { result, windows: figures.each.map((one) => [one]) };
   }
@@ -631,9 +632,13 @@ export class Limiter {
     const left = countdown(rule.leaseMs);
     // The call that took it may be on its way still, on another connection.
     for (let released = 0; released < 2 && left() > 0; ) {
-      const count = await this.release(key, holder).catch(() => undefined);
-      if (count === 1) return;
-      if (count === 0) released++;
+      try {
+        if ((await this.release(key, holder)) === 1) return;
+        released++;
+      } catch (error) {
+        // Of a limiter that is closed, or a server that does not permit it, no later call does more.
+        if (!(error instanceof UnavailableError)) return;
+      }
       await sleep(Math.min(1000, left()), undefined, { ref: false });
     }
   }

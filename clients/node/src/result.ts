@@ -154,11 +154,15 @@ export class AllResult extends Answer {
   readonly each: readonly WindowResult[];
 
   /** @internal */
-  constructor(rules: readonly Rule[], { figures, index, each }: AllFigures, source: Source) {
+  constructor(
+    demands: readonly { readonly rule: Rule; readonly force?: boolean }[],
+    { figures, index, each }: AllFigures,
+    source: Source,
+  ) {
     const states = each.map((one) => new WindowResult(one));
     // A forced rule never denies, also where it has no room.
-    const asked = rules.map((rule, i) => {
-      return { rule, states: states.slice(i, i + 1), denies: !isForced(rule, undefined) };
+    const asked = demands.map(({ rule, force }, i) => {
+      return { rule, states: states.slice(i, i + 1), denies: !isForced(rule, force) };
     });
     super(figures, source, asked);
     this.index = index;

@@ -14,14 +14,17 @@ export function unlessLeft<T>(
   if (!signal) return call();
   if (signal.aborted) return Promise.reject(signal.reason);
   return new Promise((resolve, reject) => {
+    let left = false;
     const leave = () => {
+      left = true;
       reject(signal.reason);
-      work.then(giveBack).catch(() => {});
     };
     // Before the call, since a value that is not a signal throws here, and then nothing may be called.
     signal.addEventListener("abort", leave, { once: true });
-    const work = call();
-    work.finally(() => signal.removeEventListener("abort", leave)).then(resolve, reject);
+    call()
+      .finally(() => signal.removeEventListener("abort", leave))
+      .then((taken) => (left ? giveBack?.(taken) : resolve(taken)))
+      .catch(reject);
   });
 }
 

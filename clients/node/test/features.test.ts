@@ -441,6 +441,18 @@ const DENIED = Object.entries({
   "at-ms": 1,
 }).flat();
 
+const ALLOWED = Object.entries({
+  allowed: 1,
+  limit: 1,
+  used: 1,
+  remaining: 0,
+  "retry-after-ms": 0,
+  "next-after-ms": 5000,
+  "reset-after-ms": 5000,
+  "window-ms": 60_000,
+  "at-ms": 77,
+}).flat();
+
 test("what was known before an outage is no answer at its end: neither to the one that asks nor to those behind it", async () => {
   let asked = 0;
   const send = async ([name]: readonly unknown[]) => {
@@ -484,6 +496,74 @@ test("a lease whose reply is lost is given back where nobody knows its holder", 
       assert.ok(!sent.includes("RL.RELEASE"), "it may have been a renewal");
     }
   }
+});
+
+test("what a caller has left is given back until that cannot succeed: its limiter is closed, or the server forbids it", async () => {
+  for (const ends of ["closed", "forbidden"]) {
+    let released = 0;
+    const send = async ([name]: readonly unknown[]) => {
+      if (name === "RL.ACQUIRE") return new Promise(() => {});
+      if (name === "RL.RELEASE")
+        throw new Error(`NOPERM no permissions to run the 'rl.release' command (${++released})`);
+      return DENIED;
+    };
+    const limiter = new Limiter({ keyPrefix: "", send }, { mode: "module", timeout: 50, logger: { warn() {} } });
+    const release = limiter.release.bind(limiter);
+    let asked = 0;
+    limiter.release = (...args) => {
+      asked++;
+      return release(...args);
+    };
+    const leaving = new AbortController();
+    const holding = limiter.hold("k", lease(1, 3600), { signal: leaving.signal, timeout: 1000 });
+    await sleep(10);
+    if (ends === "closed") limiter.close();
+    leaving.abort(new Error("gone"));
+    await assert.rejects(holding, /gone/);
+    await eventually("it was tried", () => asked > 0);
+    await sleep(1500);
+    assert.deepEqual([asked, released], ends === "closed" ? [1, 0] : [1, 1], ends);
+  }
+});
+
+test("a caller may leave while its call is being sent", async () => {
+  const leaving = new AbortController();
+  const sent: unknown[] = [];
+  const turn = [...ALLOWED, "wait-ms", 5000];
+  const send = async ([name]: readonly unknown[]) => {
+    sent.push(name);
+    if (name === "RL.SLIDING") leaving.abort(new Error("gone"));
+    return name === "RL.REFUND" ? [1, 0, 0] : turn;
+  };
+  const limiter = new Limiter({ keyPrefix: "", send }, { mode: "module" });
+  await limiter.peek("k", sliding("1/minute"));
+  await assert.rejects(limiter.turn("k", sliding("1/minute"), 60_000, { signal: leaving.signal }), /gone/);
+  await eventually("the turn is given back", () => sent.includes("RL.REFUND"));
+});
+
+test("what is wrong fails where it is made, and its text has no password", async () => {
+  const connection = { keyPrefix: "", send: async () => DENIED };
+  for (const logger of [{}, () => {}]) {
+    assert.throws(() => new Limiter(connection, { logger: logger as never }), /the logger needs a function warn/);
+  }
+  const limiter = new Limiter(connection, { mode: "module" });
+  const circular = { client: {}, options: { password: "secret" } };
+  circular.client = circular;
+  for (const rule of [circular, { url: "redis://:secret@host" }, [1n]]) {
+    const error = await limiter.hit("k", rule as never).catch((error) => error);
+    assert.match(String(error), /a rule is made by sliding\(\).* and is not /);
+    assert.doesNotMatch(String(error), /secret/);
+  }
+});
+
+test("all: a rule that the call forces is not named as violated", async () => {
+  const maps = [0, 0].map(() => DENIED);
+  const limiter = new Limiter({ keyPrefix: "", send: async () => [0, 0, 0, 3_600_000, maps] }, { mode: "module" });
+  const { violated } = await limiter.all([
+    { key: "a", rule: sliding("1/hour", { name: "a" }) },
+    { key: "b", rule: sliding("1/hour", { name: "b" }), force: true },
+  ]);
+  assert.deepEqual(violated, ["a"]);
 });
 
 test("an app is tested without a server: a stand-in, and the limits of the process", async () => {

@@ -4,7 +4,7 @@ import { randomBytes } from "node:crypto";
 import { readDuration } from "./checks.js";
 import { RESERVATION } from "./defaults.js";
 import type { Word } from "./keys.js";
-import type { Demand, ReserveOptions, WhenUnavailable } from "./options.js";
+import type { ReserveOptions, WhenUnavailable } from "./options.js";
 import type { Rule } from "./rules.js";
 
 /** Who holds the units of a reservation, and in which periods of a calendar. */
@@ -28,26 +28,21 @@ export function reserving({ lease = RESERVATION.lease / 1000, ...options }: Rese
   }
 }
 
-export type RequestDemand = Demand & {
-  /** Whether a denial by this rule may be remembered; unless given, it may. */
-  readonly remembers?: boolean;
-};
-
 /** A key and rule of a decision, as they are asked. */
 export interface Asked {
   readonly key: Word;
   readonly rule: Rule;
-  readonly cost: number;
-  readonly force: boolean;
-  /** Whether a denial may be remembered. */
-  readonly remembers: boolean;
+  readonly cost?: number | undefined;
+  readonly force?: boolean | undefined;
+  readonly holder?: Word | undefined;
+  /** Units to hold until they are settled. */
+  readonly reserve?: number | undefined;
+  /** Whether a denial may be remembered where that is done; unless given, it may. */
+  readonly remembers?: boolean | undefined;
 }
 
 /** How a limiter is asked, by an adapter where that differs from the limiter's options. */
 export interface Asking {
-  readonly cost?: number | undefined;
-  readonly force?: boolean | undefined;
-  readonly holder?: Word | undefined;
   readonly timeout?: number | undefined;
   readonly whenUnavailable?: WhenUnavailable | undefined;
   /** What is done when the server is unavailable where neither that nor the limiter says it. */
@@ -57,10 +52,17 @@ export interface Asking {
   /** Take a turn that comes within this number of milliseconds. */
   readonly within?: number | undefined;
   readonly hold?: Hold | undefined;
-  /** The unix time in milliseconds whose period a calendar counts in, else now. */
-  readonly at?: number | undefined;
   /** Ask what the answer would be, and change nothing. */
   readonly peek?: boolean | undefined;
+  /** Ask as of several keys, also of one. */
+  readonly all?: boolean | undefined;
+  /** Called where the reply is lost, so that something may have been taken. */
+  readonly lost?: (() => unknown) | undefined;
+}
+
+/** The units that a request weighs where nothing is sent of them. */
+export function unitsOf({ cost, rule }: Asked): number {
+  return cost ?? (rule.kind === "lease" ? undefined : rule.cost) ?? 1;
 }
 
 export const POLICIES: readonly WhenUnavailable[] = ["open", "closed", "local"];

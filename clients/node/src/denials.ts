@@ -1,18 +1,18 @@
 /** Denials that are remembered, so that a flood at one key does not reach the server. */
 
 import { DENY_CACHE } from "./defaults.js";
-import type { Figures } from "./reply.js";
+import { WindowResult } from "./reply.js";
 import type { Rule } from "./rules.js";
 import { describe } from "./words.js";
 
 /** About what the entry of one denial takes, and each of its windows, beside the key. */
 const ENTRY_BYTES = 240;
-const WINDOW_BYTES = 130;
+const WINDOW_BYTES = 170;
 
 export interface Denial {
   readonly rule: string;
   readonly cost: number;
-  readonly windows: readonly Figures[];
+  readonly windows: readonly WindowResult[];
   /** When the reply came: what it says about waits counts from then, and is never too short. */
   readonly receivedAt: number;
   /** When its wait is over, counted from before the call was sent, so that no request is denied for longer than by the server. */
@@ -32,18 +32,27 @@ export class DenialCache {
    * The figures of a denial of the same or a lighter request, as they are now. One that came after a call had begun says
    * what that call would have been told, for all of its wait.
    */
-  find(key: string, rule: Rule, cost: number, now: number, since = Number.POSITIVE_INFINITY): Figures[] | undefined {
+  find(
+    key: string,
+    rule: Rule,
+    cost: number,
+    now: number,
+    since = Number.POSITIVE_INFINITY,
+  ): WindowResult[] | undefined {
     const denial = this.#covering(key, rule, cost);
     if (!denial || now >= (denial.receivedAt < since ? denial.until : denial.endsAt)) return undefined;
     const passed = Math.floor(now - denial.receivedAt);
-    const left = (ms: number) => (ms > 0 ? Math.max(1, ms - passed) : ms);
-    return denial.windows.map((figures) => ({
-      ...figures,
-      "retry-after-ms": left(figures["retry-after-ms"]),
-      "next-after-ms": left(figures["next-after-ms"]),
-      "reset-after-ms": left(figures["reset-after-ms"]),
-      "at-ms": figures["at-ms"] + passed,
-    }));
+    const left = (ms: number | undefined) => ms && Math.max(1, ms - passed);
+    return denial.windows.map(
+      (window) =>
+        new WindowResult({
+          ...window,
+          retryAfterMs: left(window.retryAfterMs),
+          nextAfterMs: left(window.nextAfterMs),
+          resetAfterMs: left(window.resetAfterMs),
+          atMs: window.atMs + passed,
+        }),
+    );
   }
 
   /**
@@ -63,10 +72,10 @@ export class DenialCache {
     return denial;
   }
 
-  remember(key: string, rule: Rule, cost: number, windows: readonly Figures[], sentAt: number): void {
+  remember(key: string, rule: Rule, cost: number, windows: readonly WindowResult[], sentAt: number): void {
     const now = performance.now();
-    const waits = windows.map((figures) => figures["retry-after-ms"]);
-    const endsAt = waits.some((ms) => ms < 0) ? Number.POSITIVE_INFINITY : sentAt + Math.max(...waits);
+    const waits = windows.map(({ retryAfterMs = Number.POSITIVE_INFINITY }) => retryAfterMs);
+    const endsAt = sentAt + Math.max(...waits);
     const until = Math.min(sentAt + DENY_CACHE.believed, endsAt);
     this.forget(key);
     if (endsAt <= now) return;

@@ -153,7 +153,7 @@ class HitStore {
       return { totalHits: 1, resetTime: new Date(Date.now() + windowMs) };
     }
     const [counter, rule] = await this.#counter(key);
-    const result = await this.#limiter.ask(counter, rule, this.#asking);
+    const result = await this.#limiter.ask([{ key: counter, rule }], this.#asking);
     // A sliding rule does not count what it denies.
     if (result.source === "server" && (result.allowed || algorithm === "fixed")) ticket.countedAt = result.atMs;
     // A denial is a total above the limit, whether it was counted or not; that of this process alone may be lower.
@@ -178,7 +178,8 @@ class HitStore {
 
   async get(key: string): Promise<Hits | undefined> {
     if (!identified(key, this.#options.withoutIdentity)) return undefined;
-    const result = await this.#limiter.ask(...(await this.#counter(key)), { ...this.#asking, cost: 0, peek: true });
+    const [counter, rule] = await this.#counter(key);
+    const result = await this.#limiter.ask([{ key: counter, rule, cost: 0 }], { ...this.#asking, peek: true });
     return result.used === 0 ? undefined : hits(result, result.used);
   }
 

@@ -67,7 +67,7 @@ export function fastifyRateLimitStore(
     }
 
     read(key: string, callback: FastifyCallback, timeWindow: number, max: number): void {
-      this.#answer(key, callback, timeWindow, max, { ...this.#asking, cost: 0, peek: true });
+      this.#answer(key, callback, timeWindow, max, { ...this.#asking, peek: true });
     }
 
     child(settings: object): FastifyRateLimitStore {
@@ -94,7 +94,8 @@ export function fastifyRateLimitStore(
       // A route is called by its template, and the plugin's own limit by what it allows.
       const isDynamic = typeof this.#settings.max === "function";
       const policy = this.#named || (isDynamic ? dynamicPolicy(algorithm, timeWindow) : describe(rule));
-      const result = await limiter.ask(adapterKey(prefix, policy, String(key)), rule, how);
+      const counter = adapterKey(prefix, policy, String(key));
+      const result = await limiter.ask([{ key: counter, rule, cost: how.peek ? 0 : undefined }], how);
       const counted = result.allowed || how.peek;
       const ttl = (counted ? result.resetAfterMs : result.retryAfterMs) ?? result.windowMs;
       return { current: counted ? result.used : Math.max(result.used, max + 1, result.limit + 1), ttl };

@@ -6,14 +6,14 @@
 import { randomUUID } from "node:crypto";
 import type { ServerResponse } from "node:http";
 import { ADAPTER_OPTIONS, type AdapterOptions, asking, identified } from "./adapter.js";
-import type { Asking, RequestDemand } from "./asking.js";
+import type { Asked, Asking } from "./asking.js";
 import { known } from "./checks.js";
 import { ADAPTER, STATUS } from "./defaults.js";
 import { NoIdentityError, UnavailableError } from "./errors.js";
 import { adapterKey, clientAddress, type RequestLike } from "./identity.js";
 import { Lease } from "./lease.js";
 import type { Limiter } from "./limiter.js";
-import type { AllResult, Result } from "./result.js";
+import type { Result } from "./result.js";
 import type { LeaseRule, Rule } from "./rules.js";
 import { checked, describe, policyOf } from "./words.js";
 
@@ -60,7 +60,7 @@ export interface Admission<D> {
   /** Of the response, whether the middleware makes it or the application. */
   readonly headers: Readonly<Record<string, string>>;
   /** None where nothing was asked. */
-  readonly result?: Result | AllResult;
+  readonly result?: Result;
   /** Ends the leases of the request, if it has any: for when the response has been sent, or its client has left. */
   readonly end?: (() => void) | undefined;
 }
@@ -101,7 +101,7 @@ export class Guard<Q extends object, D> {
   /** Decides on a request. `route` is the template of the route that the limit is declared on. */
   async admit(request: Q, route: string | undefined): Promise<Admission<D>> {
     const { cost, prefix, withoutIdentity, onDenied } = this.#options;
-    const demands: RequestDemand[] = [];
+    const demands: Asked[] = [];
     try {
       for (const limit of this.#limits) {
         const rule = typeof limit.rule === "function" ? await limit.rule(request) : limit.rule;
@@ -113,18 +113,23 @@ export class Guard<Q extends object, D> {
         demands.push({
           key: adapterKey(prefix, policy, String(identity)),
           rule,
-          ...(rule.kind === "lease" && { holder: randomUUID() }),
-          ...(units !== undefined && { cost: typeof units === "function" ? await units(request) : units }),
-        } as RequestDemand);
+          holder: rule.kind === "lease" ? randomUUID() : undefined,
+          cost: typeof units === "function" ? await units(request) : units,
+        });
       }
       if (demands.length === 0) return { headers: {} };
-      const askedAt = performance.now();
-      const { result } = await this.#limiter.askAll(demands, this.#asking);
+      const leases = demands.filter(({ rule }) => rule.kind === "lease") as Leased[];
+      const lost = () => {
+        for (const { key, rule, holder } of leases) void this.#limiter.releaseLeft(key, rule, holder);
+      };
+      const takenAt = performance.now();
+      const all = demands.length > 1 || leases.length > 0;
+      const result = await this.#limiter.ask(demands, { ...this.#asking, all, lost });
       const taken = told.get(request);
       const headers = result.headers({ taken });
       const problem = result.problem({ taken });
       told.set(request, new Set([...(taken ?? []), ...result.policies(taken).map(({ name }) => name)]));
-      if (!problem) return { headers, result, end: this.#held(demands, result, askedAt) };
+      if (!problem) return { headers, result, end: this.#held(leases, result, takenAt) };
       return { refusal: refusal(STATUS.denied, problem), onDenied, headers, result };
     } catch (error) {
       const isUnknown = error instanceof NoIdentityError;
@@ -136,17 +141,17 @@ export class Guard<Q extends object, D> {
   }
 
   /** Keeps the leases of a request; returns what ends them. Without the server it holds no lease. */
-  #held(demands: readonly RequestDemand[], { source }: Result | AllResult, takenAt: number) {
-    const taken = source === "server" ? demands.filter(({ rule }) => rule.kind === "lease") : [];
-    if (taken.length === 0) return undefined;
-    const leases = taken.map(({ key, rule, holder }) => {
-      return new Lease(this.#limiter, key, rule as LeaseRule, holder as string, { takenAt });
-    });
+  #held(taken: readonly Leased[], { source }: Result, takenAt: number) {
+    if (source !== "server" || taken.length === 0) return undefined;
+    const leases = taken.map(({ key, rule, holder }) => new Lease(this.#limiter, key, rule, holder, { takenAt }));
     return () => {
       for (const lease of leases.splice(0)) void lease.end();
     };
   }
 }
+
+/** What is asked of a lease of a request. */
+type Leased = Asked & { readonly rule: LeaseRule; readonly holder: string };
 
 /** The names of the policies that the response to a request tells of: those of several middlewares differ. */
 const told = new WeakMap<object, ReadonlySet<string>>();

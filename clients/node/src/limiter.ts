@@ -2,13 +2,13 @@
 
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
-import { type Asked, type Asking, type Hold, OPTIONS, POLICIES, type RequestDemand, reserving } from "./asking.js";
+import { type Asked, type Asking, type Hold, OPTIONS, POLICIES, reserving, unitsOf } from "./asking.js";
 import { periodEnd } from "./calendar.js";
 import { duration, integer, known, oneOf, seconds } from "./checks.js";
 import { type Connection, connect, type RedisClient } from "./connection.js";
 import { LIMITER, WAITING } from "./defaults.js";
 import { type Denial, DenialCache } from "./denials.js";
-import { isEnded, UnavailableError } from "./errors.js";
+import { isEnded, LostReplyError, UnavailableError } from "./errors.js";
 import { checkedWord, memoryKey, type Word } from "./keys.js";
 import { Lease } from "./lease.js";
 import { LocalLimits } from "./local.js";
@@ -31,12 +31,12 @@ import type {
   WhenUnavailable,
 } from "./options.js";
 import { Outage } from "./outage.js";
-import { type Figures, readInteger, readIntegers, readWindows, repliesEach } from "./reply.js";
+import { readInteger, readIntegers, readWindows, repliesEach, type WindowResult } from "./reply.js";
 import { type Part, Reservation, type Work } from "./reservation.js";
-import { AllResult, DeniedError, type Refund, Result, readAll, togetherOf, unlimited } from "./result.js";
-import type { LeaseRule, QuotaRule, Rule, SlidingRule, TurnRule, UnitRule } from "./rules.js";
+import { DeniedError, type Refund, type Result, readAll, resultOf, resultOfAll, unlimited } from "./result.js";
+import type { LeaseRule, QuotaRule, Rule, TurnRule, UnitRule } from "./rules.js";
 import { type Command, EARLY_MS, type Mode, type Server, serverOf } from "./server.js";
-import { countdown, type Place, pauseFor, Queue, unlessLeft, unlessLost } from "./waiting.js";
+import { countdown, type Place, pauseFor, Queue, unlessLeft } from "./waiting.js";
 import { checked, commandOf, isForced, keyword, ofKind, words } from "./words.js";
 
 /**
@@ -112,12 +112,16 @@ export class Limiter {
    * ```
    */
   hit<R extends Rule>(key: Word, rule: R, options: HitOptions<R> = {} as HitOptions<R>): Promise<Result> {
-    return unlessLeft(options.signal, () => this.ask(key, rule, options as Asking));
+    const { cost, force, holder, signal, timeout } = options as AnyOptions;
+    return unlessLeft(signal, () => this.ask([{ key, rule, cost, force, holder }], { timeout }));
   }
 
   /** Says what {@link hit} would answer, and changes nothing: `RL.PEEK`. */
-  peek<R extends Rule>(key: Word, rule: R, options: PeekOptions<R> = {} as PeekOptions<R>): Promise<Result> {
-    return unlessLeft(options.signal, () => this.ask(key, rule, { ...(options as Asking), peek: true }));
+  async peek<R extends Rule>(key: Word, rule: R, options: PeekOptions<R> = {} as PeekOptions<R>): Promise<Result> {
+    const { cost, signal, timeout, ...given } = options as AnyOptions;
+    const asker = (lease: LeaseRule) => given.holder ?? lease.holder ?? randomUUID();
+    const holder = checked<Rule>(rule).kind === "lease" ? asker(rule as LeaseRule) : undefined;
+    return unlessLeft(signal, () => this.ask([{ key, rule, cost, holder }], { timeout, peek: true }));
   }
 
   /** Gives back what the same rule took: `RL.REFUND`. What lies in a window that is over is not given back. */
@@ -154,9 +158,9 @@ export class Limiter {
       throw new RangeError(`within is a number of milliseconds from 0 to ${most}, an hour, and not ${String(within)}`);
     }
     const { cost, signal, timeout } = options;
-    const asking = { cost, timeout, within: Math.floor(within), whenUnavailable: "closed" } as const;
+    const asking = { timeout, within: Math.floor(within), whenUnavailable: "closed" } as const;
     const giveBack = (taken: Result) => this.#giveTurnBack(key, rule, cost, taken);
-    return unlessLeft(signal, () => this.ask(key, rule, asking), giveBack);
+    return unlessLeft(signal, () => this.ask([{ key, rule, cost }], asking), giveBack);
   }
 
   /**
@@ -174,10 +178,10 @@ export class Limiter {
     const takesTurns = rule.kind === "sliding" || rule.kind === "throttle";
     const left = countdown(timeout);
     const ask = (ms: number) => {
-      const asking = { timeout: ms, ...(cost !== undefined && { cost }), ...(signal && { signal }) };
       const within = Math.min(Math.max(0, left()), WAITING.longestTurn);
-      if (takesTurns) return this.turn(key, rule as TurnRule, within, asking);
-      return unlessLeft(signal, () => this.ask(key, rule, { ...asking, whenUnavailable: "closed" }));
+      const turn = { timeout: ms, ...(cost !== undefined && { cost }), ...(signal && { signal }) };
+      if (takesTurns) return this.turn(key, rule as TurnRule, within, turn);
+      return unlessLeft(signal, () => this.ask([{ key, rule, cost }], { timeout: ms, whenUnavailable: "closed" }));
     };
     const result = await this.#patiently(ask, left, signal, async ({ retryAfterMs }) => {
       if (retryAfterMs === undefined || retryAfterMs > left()) return false;
@@ -200,8 +204,8 @@ export class Limiter {
     const known = options.holder ?? leaseOf(rule).holder;
     const holder = known ?? randomUUID();
     // Nobody else knows the name that was made here. With one of the caller's own it may have been a renewal.
-    const giveBack = () => (known === undefined ? this.#releaseLeft(key, rule, holder) : undefined);
-    return unlessLeft(signal, () => unlessLost(this.ask(key, rule, { holder, timeout }), giveBack), giveBack);
+    const giveBack = () => (known === undefined ? this.releaseLeft(key, rule, holder) : undefined);
+    return unlessLeft(signal, () => this.ask([{ key, rule, holder }], { timeout, lost: giveBack }), giveBack);
   }
 
   /** Ends leases: `RL.RELEASE`. Resolves with how many there were; releasing twice is no error. */
@@ -220,10 +224,11 @@ export class Limiter {
   async all<const D extends readonly Demand[]>(
     demands: D & (D extends readonly [] ? never : unknown),
     options: CallOptions = {},
-  ): Promise<AllResult> {
+  ): Promise<Result> {
     const list = demands as readonly Demand[];
     checkedDemands(list);
-    return (await unlessLeft(options.signal, () => this.#all(list, options))).result;
+    const { signal, timeout } = options;
+    return unlessLeft(signal, () => this.ask(list, { timeout, all: true, whenUnavailable: "closed" }));
   }
 
   /**
@@ -283,8 +288,7 @@ export class Limiter {
     work?: Work<T> | ReserveOptions,
     options?: ReserveOptions,
   ): Promise<T | Reservation> {
-    const part = { key, rule: reservable(rule), units: integer("units", units, 1) };
-    return this.#reserved([part], work, options, (asking) => this.ask(key, rule, { ...asking, cost: units }));
+    return this.#reserved([{ key, rule, reserve: integer("units", units, 1) }], work, options, {});
   }
 
   /**
@@ -299,11 +303,7 @@ export class Limiter {
     options?: ReserveOptions,
   ): Promise<T | Reservation> {
     checkedDemands(demands);
-    const parts = demands.flatMap(({ key, rule, reserve }) =>
-      reserve === undefined ? [] : [{ key, rule: reservable(rule), units: integer("reserve", reserve, 1) }],
-    );
-    if (parts.length === 0) throw new TypeError("nothing is reserved: no rule has reserve");
-    return this.#reserved(parts, work, options, async (asking) => (await this.#all(demands, asking)).result);
+    return this.#reserved(demands, work, options, { all: true, whenUnavailable: "closed" });
   }
 
   /** The whole key that a name stands for: with the prefixes of client and limiter. */
@@ -314,127 +314,94 @@ export class Limiter {
     return typeof name === "string" ? prefix + name : Buffer.concat([Buffer.from(prefix), name]);
   }
 
-  /** A request, asked as an adapter asks. @internal */
-  async ask(key: Word, rule: Rule, asking: Asking): Promise<Result> {
-    const { cost, peek = false, within, hold } = asking;
-    // A peek of a forced rule asks whether there is room, as that of any other rule.
-    const force = peek ? undefined : asking.force;
-    const forced = isForced(checked(rule), force);
-    const command = peek ? "peek" : commandOf(rule);
-    const isLease = rule.kind === "lease";
-    const holder = isLease ? (asking.holder ?? rule.holder ?? (peek ? randomUUID() : undefined)) : undefined;
-    const asked = [askedOf(key, rule, cost, forced, !peek)];
-    const start = performance.now();
-    const send = (at: number | undefined, ms: number) => {
-      const behind = words(rule, { cost, force, holder, hold, at, within }, peek ? 0 : 1);
-      if (peek) behind.unshift(keyword(rule));
-      behind.push(repliesEach(rule, forced) ? "EACH" : "FULL");
-      return this.#call(command, [key], behind, ms, hold !== undefined);
-    };
-    const decide = async (ms: number) => {
-      const reply = await inPeriod([rule], send, ms, hold);
-      const windows = readWindows(rule, forced, reply, within !== undefined);
-      const result = new Result(rule, windows, "server", holder);
-      this.#decided(command, asked, result, start);
-      return { result, windows: [windows] };
-    };
-    const how = isLease ? { ...asking, whenUnavailable: "closed" as const } : asking;
-    return (await this.#answer(command, asked, how, decide)).result as Result;
-  }
-
   /**
-   * A request under one or several rules, asked as an adapter asks. Unlike {@link all} it remembers denials, and an outage is
-   * answered as the user chose, also where a lease is asked for. `index` is the position of the rule that binds: the one that
-   * the result is of, where one alone was asked or is remembered to deny. @internal
+   * One decision on one key or several, as an adapter asks for it: the server's, unless a denial is remembered; where the server
+   * is unavailable, that of the policy. Where one of several is remembered to deny, the result is of that one alone. @internal
    */
-  async askAll(
-    demands: readonly RequestDemand[],
-    asking: Asking,
-  ): Promise<{ result: Result | AllResult; index: number }> {
-    const [first] = demands as readonly [RequestDemand, ...RequestDemand[]];
-    if (demands.length === 1 && first.rule.kind !== "lease") {
-      return { result: await this.ask(first.key, first.rule, { ...asking, cost: first.cost }), index: 0 };
-    }
-    const asked = demands.map(({ key, rule, cost, remembers = true }) =>
-      askedOf(key, rule, cost, isForced(rule, undefined), remembers),
-    );
-    const giveBack = () => {
-      for (const { key, rule, holder } of demands) {
-        if (rule.kind === "lease") void this.#releaseLeft(key, rule, holder as Word);
-      }
-    };
-    const decide = (timeout: number) => unlessLost(this.#all(demands, { ...asking, timeout }), giveBack);
-    return this.#answer("all", asked, asking, decide);
-  }
-
-  /** The server's decision, unless a denial is remembered; where the server is unavailable, that of the policy. */
-  async #answer(
-    command: Command,
-    asked: readonly Asked[],
-    asking: Asking,
-    decide: (timeout: number) => Promise<{ result: Result | AllResult; windows: Windows }>,
-  ): Promise<{ result: Result | AllResult; index: number }> {
+  async ask(asked: readonly Asked[], asking: Asking): Promise<Result> {
     const start = performance.now();
-    const { denyCache = false, timeout = this.timeout } = asking;
-    const kept = asked.flatMap(({ key, rule, cost, remembers }, index) =>
-      denyCache && remembers ? [{ id: memoryKey(key), rule, cost, index }] : [],
-    );
+    const { denyCache = false, timeout = this.timeout, peek = false, all = asked.length > 1 } = asking;
+    const [{ rule: first }] = asked as readonly [Asked, ...Asked[]];
+    const command = all ? "all" : peek ? "peek" : commandOf(first);
+    const kept = asked.flatMap((one, index) => {
+      const { key, rule, force, remembers = true } = one;
+      if (!denyCache || !remembers || peek || rule.kind === "lease" || isForced(rule, force)) return [];
+      return [{ id: memoryKey(key), rule, cost: unitsOf(one), index }];
+    });
     const remembered = (since?: number) => {
       for (const { id, rule, cost, index } of kept) {
         const windows = this.#denials.find(id, rule, cost, performance.now(), since);
         if (!windows) continue;
         this.#statistics.deniedFromMemory++;
-        const result = new Result(rule, windows, "memory");
-        this.#decided(command, asked, result, start);
-        return { result, index };
+        return this.#decided(command, asked, resultOf(rule, windows, "memory", { index }), start);
       }
       return undefined;
     };
-    const told = (result: Result | AllResult) => ({ result, index: result instanceof AllResult ? result.index : 0 });
     const denied = remembered();
     if (denied) return denied;
     let doubted: Denial | undefined;
     for (const { id, rule, cost } of kept) doubted ??= this.#denials.doubted(id, rule, cost, start);
-    const first = doubted?.asking;
+    const before = doubted?.asking;
     try {
       let left = timeout;
-      if (first) {
-        // By then it is remembered what the first was told, which waits for the same reply, and began before.
-        await first;
+      if (before) {
+        // By then it is remembered what the one before was told, which waits for the same reply.
+        await before;
         const known = remembered(start);
         if (known) return known;
         left = Math.max(WAITING.lastCallShare * timeout, start + timeout - performance.now());
       }
-      const deciding = decide(left);
-      if (doubted && !first) doubted.asking = deciding;
-      const { result, windows } = await deciding;
+      const deciding = this.#send(command, asked, asking, left);
+      if (doubted && !before) doubted.asking = deciding;
+      const result = await deciding;
       for (const { id, rule, cost, index } of kept) {
-        const figures = windows[index] as Figures[];
+        const windows = all ? result.each.slice(index, index + 1) : result.each;
         if (result.allowed) this.#denials.refute(id, rule, cost);
-        else if (figures.some(({ allowed }) => allowed === 0)) {
-          this.#denials.remember(id, rule, cost, figures, start);
-        }
+        else if (windows.some(({ allowed }) => !allowed)) this.#denials.remember(id, rule, cost, windows, start);
       }
-      return told(result);
+      return this.#decided(command, asked, result, start);
     } catch (error) {
       if (!(error instanceof UnavailableError)) throw error;
       // Of a crowd that is larger than the process can serve in time, others may have been denied meanwhile.
       const known = remembered(start);
       if (known) return known;
-      const policy = asking.whenUnavailable ?? this.#whenUnavailable ?? asking.habit ?? "closed";
+      const chosen = asking.whenUnavailable ?? this.#whenUnavailable ?? asking.habit ?? "closed";
+      const policy = command === "acquire" || (peek && first.kind === "lease") ? "closed" : chosen;
       if (policy === "closed") throw error;
       const windows =
         policy === "open" ? asked.map(({ rule }) => unlimited(rule)) : this.#local.decide(asked, asking.peek ?? false);
-      const rules = asked.map(({ rule }) => rule);
-      const result =
-        command === "all"
-          ? new AllResult(asked, togetherOf(windows), policy)
-          : new Result(rules[0] as Rule, windows[0] as Figures[], policy);
-      this.#decided(command, asked, result, start);
-      return told(result);
+      const result = all ? resultOfAll(asked, windows, policy) : resultOf(first, windows[0] as WindowResult[], policy);
+      return this.#decided(command, asked, result, start);
     } finally {
-      if (doubted && !first) doubted.asking = undefined;
+      if (doubted && !before) doubted.asking = undefined;
     }
+  }
+
+  /** Asks the server, and reads what it says. */
+  async #send(command: Command, asked: readonly Asked[], asking: Asking, timeout: number): Promise<Result> {
+    const { hold, lost, within } = asking;
+    const [{ rule, force, holder }] = asked as readonly [Asked, ...Asked[]];
+    const [all, peek] = [command === "all", command === "peek"];
+    const forced = isForced(rule, force);
+    const keys = asked.map(({ key }) => key);
+    const send = (at: number | undefined, ms: number) => {
+      const behind = asked.flatMap(({ rule, cost, force, holder, reserve }) => {
+        const held = reserve === undefined ? undefined : hold;
+        const overrides = { cost: reserve ?? cost, force, holder, hold: held, at, within };
+        const own = words(rule, overrides, peek || (all && !held) ? 0 : 1);
+        return peek || all ? [keyword(rule), ...own] : own;
+      });
+      behind.push(!all && repliesEach(rule, forced) ? "EACH" : "FULL");
+      return this.#call(command, keys, behind, ms, hold !== undefined);
+    };
+    const rules = asked.map(({ rule }) => rule);
+    const reply = await inPeriod(rules, send, timeout, hold).catch((error) => {
+      if (error instanceof LostReplyError) lost?.();
+      throw error;
+    });
+    if (all) return readAll(asked, reply);
+    const windows = readWindows(rule, forced, reply, within !== undefined);
+    return resultOf(rule, windows, "server", rule.kind === "lease" ? { holder: holder ?? rule.holder } : {});
   }
 
   /** Gives a counter another value and life: what rate-limiter-flexible calls `set` and `block`. @internal */
@@ -444,28 +411,6 @@ export class Limiter {
 
   warn(line: string): void {
     this.#logger.warn(`redis-rl (${this.name}): ${line}`);
-  }
-
-  async #all(
-    list: readonly ReservedDemand[],
-    asking: Pick<Asking, "timeout" | "hold">,
-  ): Promise<{ result: AllResult; windows: Windows }> {
-    const start = performance.now();
-    const keys = list.map(({ key }) => key);
-    const rules = list.map(({ rule }) => rule);
-    const { hold, timeout = this.timeout } = asking;
-    const send = (at: number | undefined, ms: number) => {
-      const behind = list.flatMap(({ rule, cost, force, holder, reserve }) => {
-        const held = reserve === undefined ? undefined : hold;
-        return [keyword(rule), ...words(rule, { cost: reserve ?? cost, force, holder, hold: held, at }, held ? 1 : 0)];
-      });
-      return this.#call("all", keys, [...behind, "FULL"], ms, hold !== undefined);
-    };
-    const reply = await inPeriod(rules, send, timeout, hold);
-    const figures = readAll(list.length, reply);
-    const result = new AllResult(list, figures, "server");
-    this.#decided("all", list, result, start);
-    return { result, windows: figures.each.map((one) => [one]) };
   }
 
   /** Gives something back at a key, and forgets the denial there. */
@@ -528,7 +473,7 @@ export class Limiter {
   ): Promise<{ result: Result; takenAt: number }> {
     const id = memoryKey(key);
     const left = countdown(timeout);
-    const giveBack = () => this.#releaseLeft(key, rule, holder);
+    const giveBack = () => this.releaseLeft(key, rule, holder);
     let place: Place | undefined;
     let poll: number = WAITING.firstPoll;
     let [takenAt, isUnknown] = [0, false];
@@ -538,12 +483,12 @@ export class Limiter {
       const ask = (ms: number) => {
         takenAt = performance.now();
         // A caller that does not wait asks once, as any other call.
-        const asking = { holder, timeout: timeout > 0 ? ms : this.timeout };
         const lost = () => {
           isUnknown = true;
           if (signal?.aborted) void giveBack();
         };
-        return unlessLeft(signal, () => unlessLost(this.ask(key, rule, asking), lost), giveBack);
+        const asking = { timeout: timeout > 0 ? ms : this.timeout, lost };
+        return unlessLeft(signal, () => this.ask([{ key, rule, holder }], asking), giveBack);
       };
       const again = async ({ retryAfterMs }: Result) => {
         if (retryAfterMs === undefined || left() <= 0) return false;
@@ -586,10 +531,11 @@ export class Limiter {
     }
   }
 
-  #decided(command: Command, asked: readonly At[], { allowed, source }: Result | AllResult, start: number): void {
+  #decided(command: Command, asked: readonly Asked[], result: Result, start: number): Result {
+    const { allowed, source } = result;
     if (command !== "peek") this.#statistics[allowed ? "allowed" : "denied"]++;
-    if (!this.#onDecision) return;
-    const [{ key, rule }] = asked as readonly [At, ...At[]];
+    if (!this.#onDecision) return result;
+    const [{ key, rule }] = asked as readonly [Asked, ...Asked[]];
     const keys = asked.map(({ key }) => key);
     const durationMs = performance.now() - start;
     const failed = (error: unknown) => this.warn(`onDecision failed: ${String(error)}`);
@@ -599,36 +545,43 @@ export class Limiter {
     } catch (error) {
       failed(error);
     }
+    return result;
   }
 
   async #reserved<T>(
-    parts: readonly Part[],
+    demands: readonly Asked[],
     given: Work<T> | ReserveOptions | undefined,
     options: ReserveOptions | undefined,
-    ask: (asking: Asking) => Promise<Result | AllResult>,
+    how: Asking,
   ): Promise<T | Reservation> {
     const work = typeof given === "function" ? given : undefined;
-    const asking = reserving(typeof given === "function" ? options : given);
-    const { hold, signal, timeout = this.timeout } = asking;
+    const { hold, signal, timeout = this.timeout } = reserving(typeof given === "function" ? options : given);
+    const parts = demands.flatMap(({ key, rule, reserve }) => {
+      if (reserve === undefined) return [];
+      const reserved = ofKind("the rule of a reservation", rule, "sliding", "fixed", "calendar");
+      return [{ key, rule: reserved, units: integer("reserve", reserve, 1) }];
+    });
+    if (parts.length === 0) throw new TypeError("nothing is reserved: no rule has reserve");
     const settle = ({ key, rule, units }: Part, actual: number, ms: number) => {
       const behind = [keyword(rule), ...words(rule, { cost: units, hold, at: hold.at }), "ACTUAL", String(actual)];
       return this.#giveBack("settle", key, behind, { timeout: ms });
     };
     // What was sent may arrive yet; a holder that is settled by then gets nothing.
     const giveBack = () => Promise.all(parts.map((part) => settle(part, 0, timeout))).catch(() => {});
+    const asking = { ...how, hold, timeout };
     const takenAt = performance.now();
-    const result = await unlessLeft(signal, () => unlessLost(ask(asking), giveBack), giveBack);
+    const result = await unlessLeft(signal, () => this.ask(demands, { ...asking, lost: giveBack }), giveBack);
     if (!result.allowed) throw new DeniedError(result);
     hold.renews = true;
     // An outage is answered as the user chose; what it lets through is neither renewed nor settled.
-    const renew = () => ask({ ...asking, whenUnavailable: "closed" });
+    const renew = () => this.ask(demands, { ...asking, whenUnavailable: "closed" });
     const keeper = { settle, renew, warn: (line: string) => this.warn(line) };
     const reservation = new Reservation(keeper, parts, result, hold, { takenAt, timeout, renews: work !== undefined });
     return work ? reservation.during(work) : reservation;
   }
 
-  /** Releases what nobody knows of but this process, however long the server is away; the lease ends by itself. */
-  async #releaseLeft(key: Word, rule: LeaseRule, holder: Word): Promise<void> {
+  /** Releases what nobody else knows of, however long the server is away; the lease ends by itself. @internal */
+  async releaseLeft(key: Word, rule: LeaseRule, holder: Word): Promise<void> {
     const left = countdown(rule.leaseMs);
     // The call that took it may be on its way still, on another connection.
     for (let released = 0; released < 2 && left() > 0; ) {
@@ -644,10 +597,8 @@ export class Limiter {
   }
 }
 
-type At = Pick<Asked, "key" | "rule">;
-
-/** The figures of the windows of each rule. */
-type Windows = readonly (readonly Figures[])[];
+/** What a request may say, whatever its rule. */
+type AnyOptions = Pick<Asked, "cost" | "force" | "holder"> & CallOptions;
 
 /**
  * Sends a call in the periods of now, and once more where one of them has ended by the server's clock: then in those of the
@@ -672,17 +623,8 @@ function inPeriod(
   });
 }
 
-function reservable(rule: UnitRule): UnitRule {
-  return ofKind("the rule of a reservation", rule, "sliding", "fixed", "calendar");
-}
-
 function leaseOf(rule: LeaseRule): LeaseRule {
   return ofKind("a lease", rule, "lease");
-}
-
-function askedOf(key: Word, rule: Rule, cost: number | undefined, force: boolean, remembers: boolean): Asked {
-  const units = cost ?? (rule as SlidingRule).cost ?? 1;
-  return { key, rule, cost: units, force, remembers: remembers && !force && rule.kind !== "lease" };
 }
 
 function checkedDemands(list: readonly Demand[]): void {

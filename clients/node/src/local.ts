@@ -3,11 +3,11 @@
  * window, which begins with its first request. It is rougher than the server: leases and the shape of a throttle are let go.
  */
 
-import type { Asked } from "./asking.js";
+import { type Asked, unitsOf } from "./asking.js";
 import { memoryKey } from "./keys.js";
-import { counted, type Figures } from "./reply.js";
+import { counted, type WindowResult } from "./reply.js";
 import { unlimited } from "./result.js";
-import { describe, windowsOf } from "./words.js";
+import { describe, isForced, windowsOf } from "./words.js";
 
 /** The oldest make room. */
 const MOST_COUNTERS = 50_000;
@@ -22,9 +22,11 @@ export class LocalLimits {
   }
 
   /** Decides on a request, and unless it only looks, counts it in every window of every rule or in none. */
-  decide(demands: readonly Asked[], looks: boolean): Figures[][] {
+  decide(demands: readonly Asked[], looks: boolean): WindowResult[][] {
     const now = performance.now();
-    const asked = demands.map(({ key, rule, cost, force }) => {
+    const asked = demands.map((demand) => {
+      const { key, rule, force } = demand;
+      const cost = unitsOf(demand);
       const windows = rule.kind === "lease" ? [] : windowsOf(rule);
       const counters = windows.map(({ limit, windowMs }, i) => {
         const id = `${i} ${describe(rule)} ${memoryKey(key)}`;
@@ -33,7 +35,7 @@ export class LocalLimits {
         const share = limit === 0 ? 0 : Math.max(1, Math.floor(limit / this.#processes));
         return { id, counter, limit: share, windowMs, fits: counter.used + cost <= share };
       });
-      return { rule, cost, counters, passes: force || counters.every(({ fits }) => fits) };
+      return { rule, cost, counters, passes: isForced(rule, force) || counters.every(({ fits }) => fits) };
     });
     if (!looks && asked.every(({ passes }) => passes)) {
       for (const { cost, counters } of asked) for (const { id, counter } of counters) this.#count(id, counter, cost);
@@ -42,7 +44,7 @@ export class LocalLimits {
       if (rule.kind === "lease") return unlimited(rule);
       return counters.map(({ counter: { used, endsAt }, limit, windowMs, fits }) => {
         const left = used === 0 ? 0 : Math.min(windowMs, Math.max(1, Math.ceil(endsAt - now)));
-        return counted(rule, { limit, windowMs }, used, left, fits ? 0 : cost > limit ? -1 : left);
+        return counted(rule, { limit, windowMs }, used, left, fits ? 0 : cost > limit ? undefined : left);
       });
     });
   }

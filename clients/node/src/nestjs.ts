@@ -3,13 +3,12 @@
 import { type ExecutionContext, ForbiddenException, ServiceUnavailableException } from "@nestjs/common";
 import { ThrottlerGuard, type ThrottlerRequest, type ThrottlerStorage } from "@nestjs/throttler";
 import { ADAPTER_OPTIONS, type AdapterOptions, asking, identified, ruleOf } from "./adapter.js";
-import type { RequestDemand } from "./asking.js";
+import type { Asked } from "./asking.js";
 import { known, LONGEST_MS, seconds } from "./checks.js";
 import { NoIdentityError, UnavailableError } from "./errors.js";
 import { adapterKey, shortened } from "./identity.js";
 import type { Limiter } from "./limiter.js";
 import type { WindowResult } from "./reply.js";
-import { AllResult } from "./result.js";
 
 export type { AdapterOptions } from "./adapter.js";
 
@@ -28,9 +27,9 @@ export interface Throttling {
 }
 
 interface Throttler {
-  readonly quota: RequestDemand;
+  readonly quota: Asked;
   /** None where a denial starts no block. */
-  readonly block?: RequestDemand;
+  readonly block?: Asked;
 }
 
 /**
@@ -97,10 +96,11 @@ export class NestThrottlerStorage implements ThrottlerStorage {
     const throttlers = throttlings.map((each) => this.#asked(each));
     const demands = throttlers.flatMap((each) => (each ? [each.block ?? [], each.quota].flat() : []));
     if (demands.length === 0) return throttlings.map(({ ttl }) => passed(0, ttl));
-    const { result, index } = await this.#limiter.askAll(demands, this.#asking);
-    const told = (demand: RequestDemand) => {
+    const result = await this.#limiter.ask(demands, this.#asking);
+    const told = (demand: Asked): WindowResult | undefined => {
       const i = demands.indexOf(demand);
-      return result instanceof AllResult ? result.each[i] : i === index ? result : undefined;
+      // What is remembered is of one of them.
+      return result.source !== "memory" ? result.each[i] : i === result.index ? result : undefined;
     };
     return Promise.all(
       throttlings.map(async ({ ttl, limit }, i) => {
@@ -115,9 +115,9 @@ export class NestThrottlerStorage implements ThrottlerStorage {
   }
 
   /** Starts a block, unless another denial has done so at this moment. Resolves with how long it lasts. */
-  async #blocked(quota: RequestDemand, block: RequestDemand, { retryAfterMs }: WindowResult) {
+  async #blocked(quota: Asked, block: Asked, { retryAfterMs }: WindowResult) {
     try {
-      const started = await this.#limiter.ask(block.key, block.rule, this.#asking);
+      const started = await this.#limiter.ask([{ key: block.key, rule: block.rule }], this.#asking);
       const { timeout } = this.#asking;
       if (started.allowed && started.source === "server") await this.#limiter.reset(quota.key, undefined, { timeout });
       return started.allowed ? started.windowMs : started.retryAfterMs;

@@ -97,21 +97,20 @@ export class RateLimiterRl extends Abstract {
       await this.#limiter.setCounter(`${key}:${seconds(this.#ms())}s`, points, ms, timeout);
       return this.#peek(key, this.#rule(this.#ms()));
     }
-    if (points > 0)
-      return this.#limiter.ask(key, rule, points === 1 ? this.#asking : { ...this.#asking, cost: points });
+    if (points > 0) return this.#limiter.ask([{ key, rule, cost: points === 1 ? undefined : points }], this.#asking);
     if (points < 0) await this.#limiter.refund(key, rule, { cost: -points, timeout });
     return this.#peek(key, rule);
   }
 
   #peek(key: string, rule: SlidingRule | FixedRule): Promise<Result> {
-    return this.#limiter.ask(key, rule, { ...this.#asking, cost: 0, peek: true });
+    return this.#limiter.ask([{ key, rule, cost: 0 }], { ...this.#asking, peek: true });
   }
 
   /** @internal */
   async _penalty(key: string | number, points = 1, options: KeyOptions = {}): Promise<RateLimiterRes> {
-    const rlKey = this.getKey(key);
+    const counter = this.#key(this.getKey(key));
     const rule = this.#rule(this.#ms(options));
-    const result = await this.#limiter.ask(this.#key(rlKey), rule, { ...this.#asking, cost: points, force: true });
+    const result = await this.#limiter.ask([{ key: counter, rule, cost: points, force: true }], this.#asking);
     return outcome(result, result.used, points);
   }
 

@@ -34,29 +34,27 @@ export class WindowResult {
 
   /** @internal */
   constructor(figures: Figures) {
-    this.allowed = figures.allowed === 1;
+    this.allowed = figures.allowed;
     this.limit = figures.limit;
     this.used = figures.used;
     this.remaining = figures.remaining;
-    this.retryAfterMs = wait(figures["retry-after-ms"]);
-    this.nextAfterMs = wait(figures["next-after-ms"]);
-    this.resetAfterMs = wait(figures["reset-after-ms"]);
-    this.retryAfter = upToSeconds(this.retryAfterMs);
-    this.nextAfter = upToSeconds(this.nextAfterMs);
-    this.resetAfter = upToSeconds(this.resetAfterMs);
-    this.windowMs = figures["window-ms"];
-    this.atMs = figures["at-ms"];
-    this.waitMs = figures["wait-ms"] ?? 0;
+    this.retryAfterMs = figures.retryAfterMs;
+    this.nextAfterMs = figures.nextAfterMs;
+    this.resetAfterMs = figures.resetAfterMs;
+    this.retryAfter = upToSeconds(figures.retryAfterMs);
+    this.nextAfter = upToSeconds(figures.nextAfterMs);
+    this.resetAfter = upToSeconds(figures.resetAfterMs);
+    this.windowMs = figures.windowMs;
+    this.atMs = figures.atMs;
+    this.waitMs = figures.waitMs;
   }
 }
 
-const TIMES = ["retry-after-ms", "next-after-ms", "reset-after-ms", "window-ms", "at-ms"] as const;
-const FIELDS = ["allowed", "limit", "used", "remaining", ...TIMES] as const;
-
-export type Figures = Record<(typeof FIELDS)[number], number> & { readonly "wait-ms"?: number };
+/** What the other figures follow from. */
+export type Figures = Omit<WindowResult, "retryAfter" | "nextAfter" | "resetAfter">;
 
 /** Reads a FULL reply: a flat array over RESP2, a map in whatever form the client gives it over RESP3. */
-export function readFigures(reply: unknown, isTurn = false): Figures {
+export function readWindow(reply: unknown, isTurn = false): WindowResult {
   const found: Record<string, unknown> = {};
   if (Array.isArray(reply)) {
     for (let i = 0; i + 1 < reply.length; i += 2) found[String(reply[i])] = reply[i + 1];
@@ -65,28 +63,49 @@ export function readFigures(reply: unknown, isTurn = false): Figures {
   } else if (typeof reply === "object" && reply !== null) {
     Object.assign(found, reply);
   }
-  const figures = {} as Figures;
-  for (const field of FIELDS) figures[field] = readInteger(found[field], `${field} of a FULL reply`);
-  if (!isTurn) return figures;
-  const wait = readInteger(found["wait-ms"], "wait-ms of a turn");
-  if (wait < 0) throw new UnreadableReplyError(reply, "a turn to come");
-  return { ...figures, "wait-ms": wait };
+  const figure = (name: string) => readInteger(found[name], `${name} of a FULL reply`);
+  const waitMs = isTurn ? figure("wait-ms") : 0;
+  if (waitMs < 0) throw new UnreadableReplyError(reply, "a turn to come");
+  return new WindowResult({
+    allowed: figure("allowed") === 1,
+    limit: figure("limit"),
+    used: figure("used"),
+    remaining: figure("remaining"),
+    retryAfterMs: readWait(figure("retry-after-ms")),
+    nextAfterMs: readWait(figure("next-after-ms")),
+    resetAfterMs: readWait(figure("reset-after-ms")),
+    windowMs: figure("window-ms"),
+    atMs: figure("at-ms"),
+    waitMs,
+  });
 }
 
-/** The figures of a window in which this process has counted, and which lasts for `left` milliseconds more. */
-export function counted(rule: Rule, { limit, windowMs }: Window, used: number, left: number, wait: number): Figures {
-  return {
-    allowed: wait === 0 ? 1 : 0,
+/** A window in which this process has counted, and which lasts for `left` milliseconds more. */
+export function counted(
+  rule: Rule,
+  { limit, windowMs }: Window,
+  used: number,
+  left: number,
+  retryAfterMs: number | undefined,
+): WindowResult {
+  return new WindowResult({
+    allowed: retryAfterMs === 0,
     limit,
     used,
     remaining: Math.max(0, limit - used),
-    "retry-after-ms": wait,
-    "next-after-ms": left,
-    "reset-after-ms": left,
+    retryAfterMs,
+    nextAfterMs: left,
+    resetAfterMs: left,
     // Of a calendar's window no length is told.
-    "window-ms": rule.kind === "calendar" ? 0 : windowMs,
-    "at-ms": Date.now(),
-  };
+    windowMs: rule.kind === "calendar" ? 0 : windowMs,
+    atMs: Date.now(),
+    waitMs: 0,
+  });
+}
+
+/** What never comes is told as a negative number. */
+export function readWait(ms: number): number | undefined {
+  return ms < 0 ? undefined : ms;
 }
 
 /** An integer of a reply. A client may give it as text or as a BigInt. */
@@ -103,12 +122,12 @@ export function readIntegers(reply: unknown, count: number): number[] {
   return reply.slice(0, count).map((value) => readInteger(value, "an integer"));
 }
 
-export function readWindows(rule: Rule, forced: boolean, reply: unknown, isTurn: boolean): Figures[] {
-  if (!repliesEach(rule, forced)) return [readFigures(reply, isTurn)];
+export function readWindows(rule: Rule, forced: boolean, reply: unknown, isTurn: boolean): WindowResult[] {
+  if (!repliesEach(rule, forced)) return [readWindow(reply, isTurn)];
   const { length } = (rule as SlidingRule | FixedRule).windows;
   if (!Array.isArray(reply) || reply.length !== length)
     throw new UnreadableReplyError(reply, `a list of ${length} maps`);
-  return reply.map((map) => readFigures(map, isTurn));
+  return reply.map((map) => readWindow(map, isTurn));
 }
 
 /** Whether the call asks for EACH: the server gives it for several windows that are not forced. */
@@ -122,10 +141,6 @@ export class UnreadableReplyError extends TypeError {
     const shown = inspect(reply, { maxArrayLength: 5, maxStringLength: 100, breakLength: Number.POSITIVE_INFINITY });
     super(`The server replied ${shown.slice(0, 500)}, which is not ${expected}`);
   }
-}
-
-function wait(ms: number): number | undefined {
-  return ms < 0 ? undefined : ms;
 }
 
 function upToSeconds(ms: number | undefined): number | undefined {

@@ -7,7 +7,7 @@ import { isEnded, isSettled, LostReplyError, UnavailableError } from "./errors.j
 import type { Word } from "./keys.js";
 import { Lease } from "./lease.js";
 import { UnreadableReplyError } from "./reply.js";
-import type { AllResult, Result } from "./result.js";
+import type { Result } from "./result.js";
 import type { UnitRule } from "./rules.js";
 
 export interface Part {
@@ -43,7 +43,7 @@ interface Account extends Part {
 /** Units that are held, by {@link Limiter.reserve} or {@link Limiter.reserveAll}. */
 export class Reservation {
   /** The decision. Where not the server made it (see `source`), nothing was counted there. */
-  readonly result: Result | AllResult;
+  readonly result: Result;
   readonly #keeper: Keeper;
   readonly #accounts: readonly Account[];
   readonly #timeout: number;
@@ -51,7 +51,7 @@ export class Reservation {
   readonly #lease: Lease<{ readonly leaseMs: number }>;
 
   /** @internal */
-  constructor(keeper: Keeper, parts: readonly Part[], result: Result | AllResult, hold: Hold, taken: Taken) {
+  constructor(keeper: Keeper, parts: readonly Part[], result: Result, hold: Hold, taken: Taken) {
     this.result = result;
     this.#keeper = keeper;
     this.#accounts = parts.map((part) => ({ ...part }));

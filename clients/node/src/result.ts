@@ -6,7 +6,15 @@
 import { seconds } from "./checks.js";
 import type { Word } from "./keys.js";
 import type { Source } from "./options.js";
-import { counted, type Figures, readFigures, readIntegers, UnreadableReplyError, WindowResult } from "./reply.js";
+import {
+  counted,
+  type Figures,
+  readIntegers,
+  readWait,
+  readWindow,
+  UnreadableReplyError,
+  WindowResult,
+} from "./reply.js";
 import type { Rule } from "./rules.js";
 import { isForced, windowsOf } from "./words.js";
 
@@ -33,18 +41,46 @@ interface Told {
   readonly denies: boolean;
 }
 
+interface More {
+  readonly index?: number;
+  readonly holder?: Word | undefined;
+}
+
 /** The largest integer of a structured field, RFC 9651. */
 const LARGEST = 999_999_999_999_999;
 
-abstract class Answer extends WindowResult {
+/** The decision on a call. With several windows its figures are those of the one that binds. */
+export class Result extends WindowResult {
   /** Who decided. Of {@link Limiter.all} always the server. */
   readonly source: Source;
+  /**
+   * The figures of each window, shortest first. `allowed` there says whether that window by itself had room. Of a forced
+   * call with several windows, the one that binds alone. Of several keys those of each rule's binding window, in the order of
+   * the rules: `allowed` there is that rule's own answer.
+   */
+  readonly each: readonly WindowResult[];
+  /**
+   * Of several keys, the position, from 0, of the rule that binds: `allowed`, `remaining` and the wait until the same call will
+   * be allowed are those of the whole call, the other figures those of this rule.
+   */
+  readonly index: number;
+  /** Who holds the lease that was asked for. */
+  readonly holder: Word | undefined;
   readonly #asked: readonly Told[];
 
   /** @internal */
-  constructor(figures: Figures, source: Source, asked: readonly Told[]) {
+  constructor(
+    figures: Figures,
+    source: Source,
+    each: readonly WindowResult[],
+    asked: readonly Told[],
+    more: More = {},
+  ) {
     super(figures);
     this.source = source;
+    this.each = each;
+    this.index = more.index ?? 0;
+    this.holder = more.holder;
     this.#asked = asked;
   }
 
@@ -106,7 +142,7 @@ abstract class Answer extends WindowResult {
   }
 }
 
-function policyItem({ name, limit, windowMs, rule }: ReturnType<Answer["policies"]>[number]): string {
+function policyItem({ name, limit, windowMs, rule }: ReturnType<Result["policies"]>[number]): string {
   let text = `${quoted(name)};q=${Math.min(limit, LARGEST)}`;
   if (rule.unit !== undefined && rule.unit !== "requests") text += `;qu=${quoted(rule.unit)}`;
   // A lease is no window, the length of a calendar's differs, and w takes whole seconds only.
@@ -124,52 +160,6 @@ function quoted(text: string): string {
   return `"${text.replace(/["\\]/g, "\\$&")}"`;
 }
 
-/** The decision on a call. With several windows its figures are those of the one that binds. */
-export class Result extends Answer {
-  /**
-   * The figures of each window, shortest first. `allowed` there says whether that window by itself had room. Of a forced
-   * call with several windows, the one that binds alone.
-   */
-  readonly each: readonly WindowResult[];
-  /** Who holds the lease that was asked for. */
-  readonly holder: Word | undefined;
-
-  /** @internal */
-  constructor(rule: Rule, windows: readonly Figures[], source: Source, holder?: Word) {
-    const each = windows.map((figures) => new WindowResult(figures));
-    super(binding(windows), source, [{ rule, states: each, denies: true }]);
-    this.each = each;
-    this.holder = holder;
-  }
-}
-
-/**
- * The decision on several keys; see {@link Limiter.all}. `allowed`, `remaining` and the wait until the same call will be
- * allowed are those of the whole call, the other figures those of the rule that binds.
- */
-export class AllResult extends Answer {
-  /** The position, from 0, of the rule that binds. */
-  readonly index: number;
-  /** The figures of each rule's binding window, in the order of the rules. `allowed` there is that rule's own answer. */
-  readonly each: readonly WindowResult[];
-
-  /** @internal */
-  constructor(
-    demands: readonly { readonly rule: Rule; readonly force?: boolean }[],
-    { figures, index, each }: AllFigures,
-    source: Source,
-  ) {
-    const states = each.map((one) => new WindowResult(one));
-    // A forced rule never denies, also where it has no room.
-    const asked = demands.map(({ rule, force }, i) => {
-      return { rule, states: states.slice(i, i + 1), denies: !isForced(rule, force) };
-    });
-    super(figures, source, asked);
-    this.index = index;
-    this.each = states;
-  }
-}
-
 export interface Refund {
   readonly refunded: number;
   /** Units still taken in the shortest window. */
@@ -178,46 +168,58 @@ export interface Refund {
   readonly ttl: number;
 }
 
-/** The figures of a decision on several keys: of the whole, the rule that binds, and those of each rule. */
-export interface AllFigures {
-  readonly figures: Figures;
-  readonly index: number;
-  readonly each: readonly Figures[];
+/** The decision on one key. */
+export function resultOf(rule: Rule, windows: readonly WindowResult[], source: Source, more?: More): Result {
+  return new Result(binding(windows), source, windows, [{ rule, states: windows, denies: true }], more);
 }
 
-export function readAll(count: number, reply: unknown): AllFigures {
+/** The decision on several keys, of the windows of each rule; of the server's, with what it said of the whole. */
+export function resultOfAll(
+  demands: readonly { readonly rule: Rule; readonly force?: boolean | undefined }[],
+  windows: readonly (readonly WindowResult[])[],
+  source: Source,
+  said: Partial<Figures> & { readonly index?: number } = {},
+): Result {
+  const each = windows.map(binding);
+  const { index = each.indexOf(binding(each)), ...whole } = said;
+  // A forced rule never denies, also where it has no room.
+  const asked = demands.map(({ rule, force }, i) => {
+    return { rule, states: each.slice(i, i + 1), denies: !isForced(rule, force) };
+  });
+  return new Result({ ...(each[index] as WindowResult), ...whole }, source, each, asked, { index });
+}
+
+/** The server's decision on several keys. */
+export function readAll(demands: Parameters<typeof resultOfAll>[0], reply: unknown): Result {
   const [allowed, index, remaining, wait] = readIntegers(reply, 4) as [number, number, number, number];
   const maps = (reply as unknown[])[4];
+  const count = demands.length;
   if (!Array.isArray(maps) || maps.length !== count) throw new UnreadableReplyError(reply, `${count} maps`);
-  const each = maps.map((map) => readFigures(map));
-  const binding = each[index];
-  if (!binding) throw new UnreadableReplyError(reply, "the index of a rule");
-  return { figures: { ...binding, allowed, remaining, "retry-after-ms": wait }, index, each };
+  if (!(index in maps)) throw new UnreadableReplyError(reply, "the index of a rule");
+  const whole = { allowed: allowed === 1, remaining, retryAfterMs: readWait(wait), index };
+  const windows = maps.map((map) => [readWindow(map)]);
+  return resultOfAll(demands, windows, "server", whole);
 }
 
-/** The figures of a decision that this process made, of those of the windows of each rule. */
-export function togetherOf(windows: readonly (readonly Figures[])[]): AllFigures {
-  const each = windows.map(binding);
-  const figures = binding(each);
-  return { figures, index: each.indexOf(figures), each };
-}
-
-/** The figures of the policy `open`: nothing is used. */
-export function unlimited(rule: Rule): Figures[] {
+/** The windows of the policy `open`: nothing is used. */
+export function unlimited(rule: Rule): WindowResult[] {
   return windowsOf(rule).map((window) => counted(rule, window, 0, 0, 0));
 }
 
 /** The window that binds, found as the server finds it. */
-function binding(windows: readonly Figures[]): Figures {
+function binding(windows: readonly WindowResult[]): WindowResult {
   return windows.reduce((one, other) => (bindsMore(other, one) ? other : one));
 }
 
 /** Whether one window binds more than another that is shorter. */
-function bindsMore(one: Figures, other: Figures): boolean {
-  if (one.allowed !== other.allowed) return one.allowed === 0;
-  if (one.allowed === 0) {
-    const [wait, otherWait] = [one, other].map(({ "retry-after-ms": ms }) => (ms < 0 ? Number.POSITIVE_INFINITY : ms));
-    if (wait !== otherWait) return (wait as number) > (otherWait as number);
+function bindsMore(one: WindowResult, other: WindowResult): boolean {
+  if (one.allowed !== other.allowed) return !one.allowed;
+  if (!one.allowed) {
+    const [wait, otherWait] = [
+      one.retryAfterMs ?? Number.POSITIVE_INFINITY,
+      other.retryAfterMs ?? Number.POSITIVE_INFINITY,
+    ];
+    if (wait !== otherWait) return wait > otherWait;
   }
   return one.limit - one.used < other.limit - other.used;
 }
@@ -226,9 +228,9 @@ function bindsMore(one: Figures, other: Figures): boolean {
 export class DeniedError extends Error {
   override readonly name = "DeniedError";
 
-  readonly result: Result | AllResult;
+  readonly result: Result;
 
-  constructor(result: Result | AllResult) {
+  constructor(result: Result) {
     const wait = result.retryAfter;
     super(wait === undefined ? "Denied: it never fits" : `Denied: retry after ${wait} s`);
     this.result = result;

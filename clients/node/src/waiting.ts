@@ -2,7 +2,6 @@
 
 import { setTimeout as sleep } from "node:timers/promises";
 import { LONGEST_TIMER_MS } from "./checks.js";
-import { LostReplyError } from "./errors.js";
 import type { Result } from "./result.js";
 
 /** A call that its caller may leave; what it takes after that is given back where that is said. */
@@ -26,16 +25,6 @@ export function unlessLeft<T>(
       .then((taken) => (left ? giveBack?.(taken) : resolve(taken)))
       .catch(reject);
   });
-}
-
-/** A call after which what it may have taken is given back if its reply was lost. */
-export async function unlessLost<T>(call: Promise<T>, giveBack: () => unknown): Promise<T> {
-  try {
-    return await call;
-  } catch (error) {
-    if (error instanceof LostReplyError) giveBack();
-    throw error;
-  }
 }
 
 /** Sleeps, and never less: a timer goes by the time at which its turn of the event loop began. */

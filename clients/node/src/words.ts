@@ -1,17 +1,25 @@
 /** What rules are to the commands, the keys and the memory of this package. */
 
-import type { Asking } from "./asking.js";
+import type { Asked, Hold } from "./asking.js";
 import { periodEnd } from "./calendar.js";
 import { holding, integer, seconds, show } from "./checks.js";
 import type { Word } from "./keys.js";
 import type { Rule, Window } from "./rules.js";
 import type { RuleCommand } from "./server.js";
 
+/** What a call says instead of its rule, or beside it. */
+interface Overrides extends Pick<Asked, "cost" | "force" | "holder"> {
+  /** The unix time in milliseconds whose period a calendar counts in, else now. */
+  readonly at?: number | undefined;
+  readonly within?: number | undefined;
+  readonly hold?: Hold | undefined;
+}
+
 /**
  * The words of a rule as its command takes them behind the key, but for what a call says instead. `least` is the smallest
  * cost that the command takes. A sliding rule always sends a cost, which makes the server store the log in its compact form.
  */
-export function words(rule: Rule, overrides: Asking = {}, least: 0 | 1 = 1): Word[] {
+export function words(rule: Rule, overrides: Overrides, least: 0 | 1 = 1): Word[] {
   const { cost, force, holder, at = Date.now(), within, hold } = overrides;
   const turn = within === undefined ? [] : ["WITHIN", String(within)];
   if (rule.kind === "lease") {

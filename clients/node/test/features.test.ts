@@ -34,7 +34,7 @@ function remembering(client: RedisClient, options: LimiterOptions = {}): Limiter
   // biome-ignore lint/suspicious/noExplicitAny: as above.
   const ask = (limiter as any).ask.bind(limiter);
   // biome-ignore lint/suspicious/noExplicitAny: as above.
-  limiter.hit = (key: any, rule: any, more: any = {}) => ask(key, rule, { ...more, denyCache: true });
+  limiter.hit = (key: any, rule: any, more: any = {}) => ask([{ key, rule, ...more }], { denyCache: true });
   return limiter;
 }
 
@@ -208,8 +208,8 @@ describe("features", () => {
   test("denials are remembered within a bound of entries and of bytes; the oldest make room", () => {
     const { DenialCache } = internal("denials");
     const { DENY_CACHE } = internal("defaults");
-    const figures = { allowed: 0, limit: 1, used: 1, remaining: 0, "retry-after-ms": 9000, "next-after-ms": 9000 };
-    const window = { ...figures, "reset-after-ms": 9000, "window-ms": 9000, "at-ms": 1 };
+    const figures = { allowed: false, limit: 1, used: 1, remaining: 0, retryAfterMs: 9000, nextAfterMs: 9000 };
+    const window = { ...figures, resetAfterMs: 9000, windowMs: 9000, atMs: 1 };
     for (const [windows, length, least, most] of [
       [1, 1, DENY_CACHE.entries, DENY_CACHE.entries],
       [16, 128, 1000, 2000],
@@ -407,13 +407,7 @@ test("a denial is believed for a second, doubted until its wait is over, and ref
   const { DenialCache } = require(join(root, "clients/node/dist/denials.js"));
   const cache = new DenialCache();
   const rule = sliding("1/minute");
-  const figures = {
-    allowed: 0,
-    "retry-after-ms": 60_000,
-    "next-after-ms": 60_000,
-    "reset-after-ms": 60_000,
-    "at-ms": 1,
-  };
+  const figures = { allowed: false, retryAfterMs: 60_000, nextAfterMs: 60_000, resetAfterMs: 60_000, atMs: 1 };
   const now = performance.now();
   cache.remember("k", rule, 1, [figures], now);
   const found = (ms: number, cost = 1) => cache.find("k", rule, cost, now + ms) !== undefined;

@@ -11,8 +11,9 @@ const { exports } = JSON.parse(readFileSync(new URL("../package.json", import.me
 for (const entry of Object.values(exports)) {
   if (typeof entry === "string") continue;
   const path = (target) => new URL(`../${target}`, import.meta.url);
-  const name = entry.require.default.split("/").at(-1);
-  const names = Object.keys(require(`../${entry.require.default}`)).sort();
-  writeFileSync(path(entry.import.default), `export { ${names.join(", ")} } from "./${name}";\n`);
-  writeFileSync(path(entry.import.types), `export * from "./${name}";\n`);
+  const name = entry.require.split("/").at(-1);
+  const names = Object.keys(require(`../${entry.require}`)).sort();
+  writeFileSync(path(entry.import), `export { ${names.join(", ")} } from "./${name}";\n`);
+  // Where the declarations of a module are, its name says.
+  writeFileSync(path(entry.import.replace(/mjs$/, "d.mts")), `export * from "./${name}";\n`);
 }

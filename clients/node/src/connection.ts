@@ -402,8 +402,9 @@ class Ioredis extends Derived<IoredisClient> {
     return own.status === "ready";
   }
 
+  /** One that has ended would keep the process for two seconds more, in which it waits for a socket that is closed. */
   protected end(own: IoredisClient): void {
-    own.disconnect();
+    if (own.status !== "end") own.disconnect();
   }
 
   protected ownerOf({ slots }: IoredisClient, slot: number): string | undefined {

@@ -1,7 +1,7 @@
 /** Middleware for Express, versions 4 and 5. */
 
 import type { NextFunction, Request, RequestHandler, Response } from "express";
-import { Guard, type GuardOptions, type Limits, over } from "./guard.js";
+import { type GuardOptions, guard, type Limits, over } from "./guard.js";
 import { decoded, routeName } from "./identity.js";
 import type { Limiter } from "./limiter.js";
 
@@ -18,10 +18,9 @@ export type RateLimitOptions = GuardOptions<Request, RequestHandler>;
  * On a route a rule without a name counts the requests of that route alone. `response.locals.rateLimit` has the decision.
  */
 export function rateLimit(limiter: Limiter, limits: Limits<Request>, options: RateLimitOptions = {}): RequestHandler {
-  const guard = new Guard(limiter, limits, options, (request) => request);
+  const admit = guard(limiter, limits, options, (request) => request);
   const limit = (request: Request, response: Response, next: NextFunction) => {
-    guard
-      .admit(request, routeOf(request, limit))
+    admit(request, routeOf(request, limit))
       .then(async ({ refusal, onDenied, headers, result, end }) => {
         if (end) over(response, end);
         response.locals.rateLimit = result;

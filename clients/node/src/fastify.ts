@@ -1,7 +1,7 @@
 /** A plugin and a hook for Fastify, versions 4 and 5. */
 
 import type { FastifyInstance, FastifyPluginCallback, FastifyReply, FastifyRequest } from "fastify";
-import { Guard, type GuardOptions, type Limits, over } from "./guard.js";
+import { type GuardOptions, guard, type Limits, over } from "./guard.js";
 import { routeName } from "./identity.js";
 import type { Limiter } from "./limiter.js";
 
@@ -78,9 +78,9 @@ function hook(
   options: RateLimitOptions,
   routeOf: (request: FastifyRequest) => string | undefined,
 ): Hook {
-  const guard = new Guard(limiter, limits, options, ({ raw }) => raw);
+  const admit = guard(limiter, limits, options, ({ raw }) => raw);
   return async (request, reply) => {
-    const { refusal, onDenied, headers, end } = await guard.admit(request, routeOf(request));
+    const { refusal, onDenied, headers, end } = await admit(request, routeOf(request));
     if (end) over(reply.raw, end);
     for (const [name, value] of Object.entries(headers)) {
       const before = reply.getHeader(name);

@@ -1,6 +1,6 @@
 /** A limit around a handler of Fetch's `Request`: Next.js, Remix, Bun, Deno and others. */
 
-import { answer, Guard, type GuardOptions, held, type KeyOf, type Limits } from "./guard.js";
+import { answer, type GuardOptions, guard, type KeyOf, type Limits, responded } from "./guard.js";
 import type { Limiter } from "./limiter.js";
 
 export type { CostOf, KeyOf, Limit, Limits, RuleOf } from "./guard.js";
@@ -35,13 +35,13 @@ export function rateLimit<Q extends Request = Request>(
   const { key, route } = options;
   if (typeof key !== "function")
     throw new TypeError("rateLimit() needs a key: a Request does not say where it is from");
-  const guard = new Guard(limiter, limits, options, () => undefined, "route");
+  const admit = guard(limiter, limits, options, () => undefined, "route");
   return (handler) =>
     async (request, ...rest) => {
-      const { refusal, onDenied, headers, end } = await guard.admit(request, route);
+      const { refusal, onDenied, headers, end } = await admit(request, route);
       if (onDenied) return withHeaders(await onDenied(request), headers);
       if (refusal) return answer(refusal, headers);
-      return held(request, async () => withHeaders(await handler(request, ...rest), headers), end);
+      return responded(request, async () => withHeaders(await handler(request, ...rest), headers), end);
     };
 }
 

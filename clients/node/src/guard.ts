@@ -6,11 +6,11 @@
 import { randomUUID } from "node:crypto";
 import type { ServerResponse } from "node:http";
 import { ADAPTER_OPTIONS, type AdapterOptions, asking, identified } from "./adapter.js";
-import type { Asked, Asking } from "./asking.js";
+import type { Asked } from "./asking.js";
 import { known } from "./checks.js";
 import { ADAPTER, STATUS } from "./defaults.js";
 import { NoIdentityError, UnavailableError } from "./errors.js";
-import { adapterKey, clientAddress, type RequestLike } from "./identity.js";
+import { adapterKey, clientAddress, type RequestLike, shortened } from "./identity.js";
 import { Lease } from "./lease.js";
 import type { Limiter } from "./limiter.js";
 import type { Result } from "./result.js";
@@ -65,72 +65,71 @@ export interface Admission<D> {
   readonly end?: (() => void) | undefined;
 }
 
-export class Guard<Q extends object, D> {
-  readonly #limiter: Limiter;
-  readonly #limits: readonly Limit<Q>[];
-  readonly #options: GuardOptions<Q, D>;
-  readonly #asking: Asking;
-  readonly #keyOf: KeyOf<Q>;
+/**
+ * Makes the function that decides on a request: `route` is the template of the route that the limit is declared on, `incoming`
+ * gives the request of node:http, and `more` are the options of the framework's own.
+ */
+export function guard<Q extends object, D>(
+  limiter: Limiter,
+  limits: Limits<Q>,
+  options: GuardOptions<Q, D>,
+  incoming: (request: Q) => RequestLike | undefined,
+  ...more: string[]
+): (request: Q, route?: string) => Promise<Admission<D>> {
+  known("rateLimit()", options, [...ADAPTER_OPTIONS, "key", "cost", "onDenied", ...more]);
+  const { cost, prefix, withoutIdentity, onDenied } = options;
+  const how = { ...asking(limiter, options), habit: ADAPTER.whenUnavailable };
+  const identify = clientAddress();
+  const addressOf = (request: Q) => {
+    const from = incoming(request);
+    return from && identify(from);
+  };
+  const list = ([limits].flat() as readonly (RuleOf<Q> | Limit<Q>)[]).map((limit) =>
+    limit instanceof Object && "rule" in limit ? limit : { rule: limit },
+  );
+  if (list.length === 0) throw new TypeError("rateLimit() needs a rule");
+  for (const { rule } of list) if (typeof rule !== "function") ofRequests(rule);
 
-  /** `incoming` is the request of node:http, and `more` are the options of the framework's own. */
-  constructor(
-    limiter: Limiter,
-    limits: Limits<Q>,
-    options: GuardOptions<Q, D>,
-    incoming: (request: Q) => RequestLike | undefined,
-    ...more: string[]
-  ) {
-    known("rateLimit()", options, [...ADAPTER_OPTIONS, "key", "cost", "onDenied", ...more]);
-    this.#limiter = limiter;
-    this.#asking = { ...asking(limiter, options), habit: ADAPTER.whenUnavailable };
-    this.#options = options;
-    const identify = clientAddress();
-    const addressOf = (request: Q) => {
-      const from = incoming(request);
-      return from && identify(from);
-    };
-    this.#keyOf = options.key ?? addressOf;
-    const list = Array.isArray(limits) ? limits : [limits];
-    this.#limits = list.map((limit: RuleOf<Q> | Limit<Q>) =>
-      limit instanceof Object && "rule" in limit ? limit : { rule: limit },
-    );
-    if (list.length === 0) throw new TypeError("rateLimit() needs a rule");
-    for (const { rule } of this.#limits) if (typeof rule !== "function") ofRequests(rule);
-  }
-
-  /** Decides on a request. `route` is the template of the route that the limit is declared on. */
-  async admit(request: Q, route: string | undefined): Promise<Admission<D>> {
-    const { cost, prefix, withoutIdentity, onDenied } = this.#options;
+  const asked = async (request: Q, route: string | undefined) => {
     const demands: Asked[] = [];
+    for (const limit of list as readonly Limit<Q>[]) {
+      const rule = typeof limit.rule === "function" ? await limit.rule(request) : limit.rule;
+      if (rule === undefined) continue;
+      const identity = await (limit.key ?? options.key ?? addressOf)(request);
+      if (!identified(identity, withoutIdentity)) continue;
+      // A path that is not a template is as long as the client likes.
+      const isOfRoute = rule.name === undefined && route !== undefined;
+      const policy = isOfRoute ? `${shortened(route)} ${describe(rule)}` : policyOf(rule);
+      const units = limit.cost ?? (ofRequests(rule).kind === "lease" ? undefined : cost);
+      demands.push({
+        key: adapterKey(prefix, policy, String(identity)),
+        rule,
+        holder: rule.kind === "lease" ? randomUUID() : undefined,
+        cost: typeof units === "function" ? await units(request) : units,
+      });
+    }
+    return demands;
+  };
+
+  return async (request, route) => {
     try {
-      for (const limit of this.#limits) {
-        const rule = typeof limit.rule === "function" ? await limit.rule(request) : limit.rule;
-        if (rule === undefined) continue;
-        const identity = await (limit.key ?? this.#keyOf)(request);
-        if (!identified(identity, withoutIdentity)) continue;
-        const policy = rule.name === undefined && route !== undefined ? `${route} ${describe(rule)}` : policyOf(rule);
-        const units = limit.cost ?? (ofRequests(rule).kind === "lease" ? undefined : cost);
-        demands.push({
-          key: adapterKey(prefix, policy, String(identity)),
-          rule,
-          holder: rule.kind === "lease" ? randomUUID() : undefined,
-          cost: typeof units === "function" ? await units(request) : units,
-        });
-      }
+      const demands = await asked(request, route);
       if (demands.length === 0) return { headers: {} };
       const leases = demands.filter(({ rule }) => rule.kind === "lease") as Leased[];
       const lost = () => {
-        for (const { key, rule, holder } of leases) void this.#limiter.releaseLeft(key, rule, holder);
+        for (const { key, rule, holder } of leases) void limiter.releaseLeft(key, rule, holder);
       };
       const takenAt = performance.now();
       const all = demands.length > 1 || leases.length > 0;
-      const result = await this.#limiter.ask(demands, { ...this.#asking, all, lost });
+      const result = await limiter.ask(demands, { ...how, all, lost });
       const taken = told.get(request);
-      const headers = result.headers({ taken });
-      const problem = result.problem({ taken });
+      const headers = result.headers(taken);
+      const problem = result.problem(taken);
       told.set(request, new Set([...(taken ?? []), ...result.policies(taken).map(({ name }) => name)]));
-      if (!problem) return { headers, result, end: this.#held(leases, result, takenAt) };
-      return { refusal: refusal(STATUS.denied, problem), onDenied, headers, result };
+      if (problem) return { refusal: refusal(STATUS.denied, problem), onDenied, headers, result };
+      // Without the server no lease is held.
+      const isHeld = result.source === "server" && leases.length > 0;
+      return { headers, result, end: isHeld ? held(limiter, leases, takenAt) : undefined };
     } catch (error) {
       const isUnknown = error instanceof NoIdentityError;
       if (!isUnknown && !(error instanceof UnavailableError)) throw error;
@@ -138,16 +137,15 @@ export class Guard<Q extends object, D> {
       const title = isUnknown ? error.message : "The rate limiter is not available";
       return { refusal: refusal(status, { title, status }), headers: {} };
     }
-  }
+  };
+}
 
-  /** Keeps the leases of a request; returns what ends them. Without the server it holds no lease. */
-  #held(taken: readonly Leased[], { source }: Result, takenAt: number) {
-    if (source !== "server" || taken.length === 0) return undefined;
-    const leases = taken.map(({ key, rule, holder }) => new Lease(this.#limiter, key, rule, holder, { takenAt }));
-    return () => {
-      for (const lease of leases.splice(0)) void lease.end();
-    };
-  }
+/** Keeps the leases of a request; returns what ends them. */
+function held(limiter: Limiter, taken: readonly Leased[], takenAt: number): () => void {
+  const leases = taken.map(({ key, rule, holder }) => new Lease(limiter, key, rule, holder, { takenAt }));
+  return () => {
+    for (const lease of leases.splice(0)) void lease.end();
+  };
 }
 
 /** What is asked of a lease of a request. */
@@ -171,7 +169,7 @@ export function answer({ status, type, body }: Refusal, headers: Readonly<Record
 }
 
 /** Makes the response to a request, and says when it is over: its body has been read, it has none, or the client has left. */
-export async function held(
+export async function responded(
   request: Request,
   respond: () => Promise<Response>,
   end: (() => void) | undefined,

@@ -1,7 +1,7 @@
 /** Middleware for Hono, version 4. */
 
 import type { Context, MiddlewareHandler } from "hono";
-import { answer, Guard, type GuardOptions, held, type Limits } from "./guard.js";
+import { answer, type GuardOptions, guard, type Limits, responded } from "./guard.js";
 import { mountedAt, type RequestLike } from "./identity.js";
 import type { Limiter } from "./limiter.js";
 
@@ -23,9 +23,9 @@ export function rateLimit(
   limits: Limits<Context>,
   options: RateLimitOptions = {},
 ): MiddlewareHandler {
-  const guard = new Guard(limiter, limits, options, incomingOf);
+  const admit = guard(limiter, limits, options, incomingOf);
   return async (context, next) => {
-    const { refusal, onDenied, headers, result, end } = await guard.admit(context, routeOf(context));
+    const { refusal, onDenied, headers, result, end } = await admit(context, routeOf(context));
     context.set("rateLimit", result);
     const respond = async () => {
       if (onDenied) return onDenied(context);
@@ -34,7 +34,7 @@ export function rateLimit(
       await next();
       return context.res;
     };
-    const response = await held(context.req.raw, respond, end);
+    const response = await responded(context.req.raw, respond, end);
     if (response !== context.res) {
       // Without that Hono would add the headers of the one to the other.
       context.res = undefined;

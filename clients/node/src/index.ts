@@ -11,6 +11,6 @@ export { Limiter } from "./limiter.js";
 export type * from "./options.js";
 export { WindowResult } from "./reply.js";
 export { Reservation, type Work } from "./reservation.js";
-export { DeniedError, type HeaderOptions, type Problem, type Refund, Result } from "./result.js";
+export { DeniedError, type Problem, type Refund, Result } from "./result.js";
 export * from "./rules.js";
 export type { Mode } from "./server.js";

@@ -1,7 +1,7 @@
 /** Middleware for Koa, versions 2 and 3. */
 
 import type { Context, Middleware, Next } from "koa";
-import { Guard, type GuardOptions, type Limits, over } from "./guard.js";
+import { type GuardOptions, guard, type Limits, over } from "./guard.js";
 import { mountedAt, routeName } from "./identity.js";
 import type { Limiter } from "./limiter.js";
 
@@ -18,9 +18,9 @@ export type RateLimitOptions = GuardOptions<Context, (context: Context) => unkno
  * On a route a rule without a name counts the requests of that route alone. `context.state.rateLimit` has the decision.
  */
 export function rateLimit(limiter: Limiter, limits: Limits<Context>, options: RateLimitOptions = {}): Middleware {
-  const guard = new Guard(limiter, limits, options, ({ req }) => req);
+  const admit = guard(limiter, limits, options, ({ req }) => req);
   return async (context: Context, next: Next) => {
-    const { refusal, onDenied, headers, result, end } = await guard.admit(context, routeOf(context));
+    const { refusal, onDenied, headers, result, end } = await admit(context, routeOf(context));
     if (end) over(context.res, end);
     context.state.rateLimit = result;
     for (const [name, value] of Object.entries(headers)) context.append(name, value);

@@ -562,12 +562,12 @@ export class Limiter {
       return [{ key, rule: reserved, units: integer("reserve", reserve, 1) }];
     });
     if (parts.length === 0) throw new TypeError("nothing is reserved: no rule has reserve");
-    const settle = ({ key, rule, units }: Part, actual: number, ms: number) => {
+    const settle = ({ key, rule, units }: Part, actual: number) => {
       const behind = [keyword(rule), ...words(rule, { cost: units, hold, at: hold.at }), "ACTUAL", String(actual)];
-      return this.#giveBack("settle", key, behind, { timeout: ms });
+      return this.#giveBack("settle", key, behind, { timeout });
     };
     // What was sent may arrive yet; a holder that is settled by then gets nothing.
-    const giveBack = () => Promise.all(parts.map((part) => settle(part, 0, timeout))).catch(() => {});
+    const giveBack = () => Promise.all(parts.map((part) => settle(part, 0))).catch(() => {});
     const asking = { ...how, hold, timeout };
     const takenAt = performance.now();
     const result = await unlessLeft(signal, () => this.ask(demands, { ...asking, lost: giveBack }), giveBack);
@@ -575,8 +575,9 @@ export class Limiter {
     hold.renews = true;
     // An outage is answered as the user chose; what it lets through is neither renewed nor settled.
     const renew = () => this.ask(demands, { ...asking, whenUnavailable: "closed" });
-    const keeper = { settle, renew, warn: (line: string) => this.warn(line) };
-    const reservation = new Reservation(keeper, parts, result, hold, { takenAt, timeout, renews: work !== undefined });
+    const warn = (line: string) => this.warn(line);
+    const keeper = { settle, renew, warn, timeout, takenAt, renews: work !== undefined };
+    const reservation = new Reservation(keeper, parts, result, hold);
     return work ? reservation.during(work) : reservation;
   }
 

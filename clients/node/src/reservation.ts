@@ -20,15 +20,13 @@ export interface Part {
 export type Work<T> = (reservation: Reservation) => Promise<T> | T;
 
 interface Keeper {
-  settle(part: Part, actual: number, timeout: number): Promise<unknown>;
+  settle(part: Part, actual: number): Promise<unknown>;
   renew(): Promise<{ readonly allowed: boolean }>;
   warn(line: string): void;
-}
-
-interface Taken {
+  /** For how many milliseconds a settlement waits for its reply. */
+  readonly timeout: number;
   /** By `performance.now()`, before the call was sent. */
   readonly takenAt: number;
-  readonly timeout: number;
   readonly renews: boolean;
 }
 
@@ -46,21 +44,18 @@ export class Reservation {
   readonly result: Result;
   readonly #keeper: Keeper;
   readonly #accounts: readonly Account[];
-  readonly #timeout: number;
   readonly #rememberedMs: number;
   readonly #lease: Lease<{ readonly leaseMs: number }>;
 
   /** @internal */
-  constructor(keeper: Keeper, parts: readonly Part[], result: Result, hold: Hold, taken: Taken) {
+  constructor(keeper: Keeper, parts: readonly Part[], result: Result, hold: Hold) {
     this.result = result;
     this.#keeper = keeper;
     this.#accounts = parts.map((part) => ({ ...part }));
-    this.#timeout = taken.timeout;
     this.#rememberedMs = Math.max(hold.leaseMs, RESERVATION.remembered);
     const leases = { acquire: () => this.#renewed(), release: async () => 0, warn: keeper.warn };
-    const { takenAt } = taken;
-    const renew = taken.renews && result.source === "server";
-    this.#lease = new Lease(leases, (parts[0] as Part).key, hold, hold.holder, { takenAt, renew });
+    const renew = keeper.renews && result.source === "server";
+    this.#lease = new Lease(leases, (parts[0] as Part).key, hold, hold.holder, { takenAt: keeper.takenAt, renew });
     if (result.source !== "server") void this.#lease.end();
   }
 
@@ -127,7 +122,7 @@ export class Reservation {
       return true;
     }
     const now = performance.now();
-    if (account.lostAt !== undefined && now - account.lostAt > this.#rememberedMs - this.#timeout) {
+    if (account.lostAt !== undefined && now - account.lostAt > this.#rememberedMs - this.#keeper.timeout) {
       throw new Error(
         `It is unknown whether the reservation at ${account.key} was settled: the server may have forgotten`,
       );
@@ -135,7 +130,7 @@ export class Reservation {
     account.wanted = actual;
     let reply: unknown;
     try {
-      reply = await this.#keeper.settle(account, actual, this.#timeout);
+      reply = await this.#keeper.settle(account, actual);
     } catch (error) {
       if (!(error instanceof UnavailableError)) throw error;
       if (error instanceof LostReplyError) account.lostAt ??= now;

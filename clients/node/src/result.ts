@@ -18,13 +18,6 @@ import {
 import type { Rule } from "./rules.js";
 import { isForced, windowsOf } from "./words.js";
 
-export interface HeaderOptions {
-  /** Also send `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (seconds) of the policy that binds. */
-  readonly legacy?: boolean;
-  /** The names of other policies that the same response tells of. */
-  readonly taken?: ReadonlySet<string> | undefined;
-}
-
 /** An `application/problem+json` object, RFC 9457. */
 export interface Problem {
   readonly type: "https://iana.org/assignments/http-problem-types#quota-exceeded";
@@ -111,9 +104,9 @@ export class Result extends WindowResult {
 
   /**
    * `RateLimit` and `RateLimit-Policy` with one policy a window, and `Retry-After` if the request was denied and will fit one
-   * day. None where nobody decided.
+   * day. None where nobody decided. `taken`: the names of other policies that the same response tells of.
    */
-  headers({ legacy = false, taken }: HeaderOptions = {}): Record<string, string> {
+  headers(taken?: ReadonlySet<string>): Record<string, string> {
     if (this.source === "open") return {};
     const policies = this.policies(taken);
     const wait = this.allowed ? undefined : this.retryAfter;
@@ -121,17 +114,12 @@ export class Result extends WindowResult {
       "RateLimit-Policy": policies.map(policyItem).join(", "),
       RateLimit: policies.flatMap(({ name, state }) => (state ? [limitItem(name, state, wait)] : [])).join(", "),
     };
-    if (legacy) {
-      headers["X-RateLimit-Limit"] = String(this.limit);
-      headers["X-RateLimit-Remaining"] = String(this.remaining);
-      if (this.resetAfter !== undefined) headers["X-RateLimit-Reset"] = String(this.resetAfter);
-    }
     if (wait !== undefined) headers["Retry-After"] = String(wait);
     return headers;
   }
 
   /** The body of a denial, an `application/problem+json` object of type `quota-exceeded`; `undefined` if allowed. */
-  problem({ taken }: Pick<HeaderOptions, "taken"> = {}): Problem | undefined {
+  problem(taken?: ReadonlySet<string>): Problem | undefined {
     if (this.allowed) return undefined;
     return {
       type: "https://iana.org/assignments/http-problem-types#quota-exceeded",

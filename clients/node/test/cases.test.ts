@@ -449,7 +449,7 @@ test("defaults: each row is what the package uses", async () => {
     RESERVATION,
     RENEWALS,
   } = internal("defaults");
-  const { Guard } = internal("guard");
+  const { guard } = internal("guard");
   const { asking, identified } = internal("adapter");
   const { OPTIONS, reserving } = internal("asking");
   const full = { ...ALLOWED, allowed: 0, used: 9, remaining: 0, "retry-after-ms": 1000, "wait-ms": 0 };
@@ -473,12 +473,12 @@ test("defaults: each row is what the package uses", async () => {
   const limiter = new Limiter(connection, { prefix: "app:", mode: "module", onDecision: ({ key }) => keys.push(key) });
   const denied = await limiter.hit("k", rule);
   const key = () => "k";
-  const { refusal } = await new Guard(limiter, rule, { key }, () => undefined).admit({});
-  const nobody = await new Guard(limiter, rule, {}, () => undefined).admit({});
+  const { refusal } = await guard(limiter, rule, { key }, () => undefined)({});
+  const nobody = await guard(limiter, rule, {}, () => undefined)({});
   const away = { keyPrefix: "", send: () => Promise.reject(new UnavailableError("away")) };
   const closed = new Limiter(away, { whenUnavailable: "closed", logger: { warn() {} } });
-  const unavailable = await new Guard(closed, rule, { key }, () => undefined).admit({});
-  const open = await new Guard(new Limiter(away, { logger: { warn() {} } }), rule, { key }, () => undefined).admit({});
+  const unavailable = await guard(closed, rule, { key }, () => undefined)({});
+  const open = await guard(new Limiter(away, { logger: { warn() {} } }), rule, { key }, () => undefined)({});
   const adapter = asking(new Limiter(recorder()), {});
   const { "violated-policies": _names, status, ...problem } = denied.problem() as Any;
   assert.throws(() => identified(""), /no identity/);

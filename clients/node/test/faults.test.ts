@@ -1,12 +1,14 @@
 /** What a caller gets when the server hangs, is gone, or comes back: deadlines, the circuit breaker, the policies. */
 
 import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
 import { once } from "node:events";
 import { createServer, type Server as HttpServer } from "node:http";
 import { type AddressInfo, connect, createServer as createTcpServer, type Socket } from "node:net";
+import { join } from "node:path";
 import { describe, type TestContext, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
-import { inspect } from "node:util";
+import { inspect, promisify } from "node:util";
 import express from "express";
 import { rateLimit } from "express-rate-limit";
 import { Cluster as IoredisCluster, Redis } from "ioredis";
@@ -17,7 +19,7 @@ import { expressRateLimitStore } from "redis-rl/express-rate-limit";
 import { createCluster as createCluster5 } from "redis5";
 import { type ClientKind, clients } from "./support/clients.js";
 import { Cluster } from "./support/cluster.js";
-import { eventually, freePort, Server } from "./support/server.js";
+import { eventually, freePort, root, Server } from "./support/server.js";
 
 const rule = sliding("100/minute");
 /** Far above every deadline in these tests, and far below what the clients would wait by themselves. */
@@ -263,6 +265,33 @@ for (const [name, open] of Object.entries(byDefault)) {
     });
   });
 }
+
+test("a process that is told to stop does not wait for a connection that was given up", async (t) => {
+  const port = await mute(t);
+  const node = `const client = createClient({ socket: { port: ${port} } }); client.connect().catch(() => {});`;
+  const io = `const client = new Redis(${port});`;
+  // ioredis 5 takes two seconds by itself.
+  for (const [library, open] of [
+    ["ioredis", io],
+    ["redis", node],
+    ["redis5", node],
+  ]) {
+    const script = `
+      const { Redis, createClient } = require("${library}");
+      const { Limiter, sliding } = require("redis-rl");
+      ${open}
+      client.on("error", () => {});
+      const limiter = new Limiter(client, { timeout: 100, logger: { warn() {} } });
+      limiter.hit("k", sliding("5/minute")).catch(() => {
+        limiter.close();
+        client.destroy ? client.destroy() : client.disconnect();
+        const told = performance.now();
+        process.on("exit", () => console.log(performance.now() - told));
+      });`;
+    const { stdout } = await promisify(execFile)(process.execPath, ["-e", script], { cwd: join(root, "clients/node") });
+    assert.ok(stdout !== "" && Number(stdout) < 1000, `${library}: ${stdout} ms`);
+  }
+});
 
 test("ioredis: a wrong password is told, and does not stand in the error", async (t) => {
   const server = await Server.start({ mode: "module" });

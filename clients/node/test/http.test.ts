@@ -24,12 +24,3 @@ test("the fields are lists of strings with parameters, whatever the name", async
   ]);
   assert.equal(result.headers()["Retry-After"], "1");
 });
-
-test("the old headers on request, of the window that binds", async () => {
-  const result = await fakeResult(sliding("100/minute"), { limit: 100, used: 60, "reset-after-ms": 59_001 });
-  const headers = result.headers({ legacy: true });
-  assert.deepEqual(
-    [headers["X-RateLimit-Limit"], headers["X-RateLimit-Remaining"], headers["X-RateLimit-Reset"]],
-    ["100", "40", "60"],
-  );
-});

@@ -762,6 +762,22 @@ test("express: what a client puts into a parameter changes no template", async (
   assert.equal(await status("/odd%E0/a"), 200, "a base that cannot be decoded");
 });
 
+test("a path that a client makes long makes no long key", async (t) => {
+  const keys: string[] = [];
+  const nowhere = { keyPrefix: "", send: () => Promise.reject(new UnavailableError("away")) };
+  const limiter = new Limiter(nowhere, {
+    logger: { warn() {} },
+    onDecision: ({ key }) => void keys.push(String(key)),
+  });
+  const below = express.Router().get("/item", expressRateLimit(limiter, sliding("1/hour")), (_request, response) => {
+    response.send("in");
+  });
+  const app = await listening(createServer(express().use("/org/:org", below)));
+  t.after(() => app.close());
+  assert.equal((await fetch(`${app.url}/org/${"x".repeat(10_000)}/item`)).status, 200);
+  assert.ok(keys.length === 1 && keys.every((key) => key.length < 1000), `${keys.map(({ length }) => length)}`);
+});
+
 test("koa: an error's response has the headers of all limits, and those of its own request", async (t) => {
   const limiter = new Limiter(nowhere, { whenUnavailable: "local", logger: { warn() {} } });
   const options = { key: () => "k", timeout: 10_000 };

@@ -32,7 +32,9 @@ export function rateLimit(limiter: Limiter, limits: Limits<Context>, options: Ra
         if (error instanceof Error) {
           const told = Object.keys(headers).map((name) => [name, context.response.get(name)]);
           const { headers: own } = error as { headers?: object };
-          Object.assign(error, { headers: { ...own, ...Object.fromEntries(told) } });
+          const value = { ...own, ...Object.fromEntries(told) };
+          // They may have been a getter.
+          Reflect.defineProperty(error, "headers", { value, writable: true, enumerable: true, configurable: true });
         }
         throw error;
       }

@@ -762,6 +762,27 @@ test("express: what a client puts into a parameter changes no template", async (
   assert.equal(await status("/odd%E0/a"), 200, "a base that cannot be decoded");
 });
 
+test("koa: an error whose headers are a getter stays the error", async (t) => {
+  class Upstream extends Error {
+    get headers() {
+      return { "X-Upstream": "1" };
+    }
+  }
+  const nowhere = { keyPrefix: "", send: () => Promise.reject(new UnavailableError("away")) };
+  const limiter = new Limiter(nowhere, { whenUnavailable: "local", logger: { warn() {} } });
+  const app = new Koa();
+  const seen: unknown[] = [];
+  app.on("error", (error) => seen.push(error));
+  app.use(koaRateLimit(limiter, sliding("9/hour"), { key: () => "k" })).use(() => {
+    throw new Upstream("elsewhere");
+  });
+  const at = await listening(createServer(app.callback()));
+  t.after(() => at.close());
+  const { status, headers } = await fetch(at.url);
+  assert.deepEqual([status, headers.get("X-Upstream"), headers.has("RateLimit")], [500, "1", true]);
+  assert.ok(seen[0] instanceof Upstream, String(seen[0]));
+});
+
 test("a path that a client makes long makes no long key", async (t) => {
   const keys: string[] = [];
   const nowhere = { keyPrefix: "", send: () => Promise.reject(new UnavailableError("away")) };

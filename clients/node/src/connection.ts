@@ -104,9 +104,8 @@ abstract class Derived<C extends object> implements Connection {
 
   abstract readonly keyPrefix: string;
   abstract readonly cluster: boolean;
-  /** Whether a client of our own can be made. What somebody wrote in a client's place is used as it is. */
-  protected abstract readonly derivable: boolean;
-  protected abstract readonly state: "open" | "closed" | "later";
+  /** Of the user's client. `foreign`: no client of our own can be made of it, and it is used as it is. */
+  protected abstract readonly state: "open" | "closed" | "later" | "foreign";
   protected abstract derive(): C;
   protected abstract connect(own: C): Promise<unknown>;
   protected abstract isReady(own: C): boolean;
@@ -131,15 +130,16 @@ abstract class Derived<C extends object> implements Connection {
   }
 
   open(): void {
-    if (this.derivable && this.state === "open" && !this.#own) this.#opened().catch(() => {});
+    if (this.state === "open" && !this.#own) this.#opened().catch(() => {});
   }
 
   /** Sends a command when there is a connection, if anybody still waits for that. */
   async send(command: readonly Word[], route: Route): Promise<unknown> {
     const args = command.map(bytes);
-    let own = this.derivable ? this.#own : this.client;
+    const { state } = this;
+    let own = state === "foreign" ? this.client : this.#own;
     if (!own) {
-      if (this.state === "closed") throw new UnavailableError("The call was not sent: the client is closed");
+      if (state === "closed") throw new UnavailableError("The call was not sent: the client is closed");
       own = await this.#opened().catch((error) => {
         throw notSent(error);
       });
@@ -192,7 +192,7 @@ abstract class Derived<C extends object> implements Connection {
 
   /** Of a cluster it opens another one, and goes on with this one until it is there. */
   renew(): void {
-    if (!this.cluster || !this.derivable) {
+    if (!this.cluster || this.state === "foreign") {
       this.close();
       return;
     }
@@ -242,7 +242,6 @@ interface NodeRedisClient extends NodeRedisLike {
 
 /** A cluster and a sentinel of node-redis need to be told how to route a command. */
 class NodeRedis extends Derived<NodeRedisClient> {
-  protected readonly derivable: boolean;
   readonly #kind: "cluster" | "sentinel" | "client";
   /** Clients that have, or had, a socket. */
   readonly #connected = new WeakSet<NodeRedisClient>();
@@ -252,8 +251,7 @@ class NodeRedis extends Derived<NodeRedisClient> {
   constructor(client: NodeRedisClient) {
     super(client);
     this.#kind = "nodeByAddress" in client ? "cluster" : "getSentinelNode" in client ? "sentinel" : "client";
-    this.derivable = typeof client.duplicate === "function" && this.#kind !== "sentinel";
-    if (!this.derivable) this.#watch(client);
+    if (this.state === "foreign") this.#watch(client);
     else client.on?.(this.cluster ? "disconnect" : "end", () => this.close());
   }
 
@@ -267,7 +265,8 @@ class NodeRedis extends Derived<NodeRedisClient> {
   }
 
   protected get state() {
-    const { isOpen } = this.client;
+    const { duplicate, isOpen } = this.client;
+    if (typeof duplicate !== "function" || this.#kind === "sentinel") return "foreign";
     return isOpen ? "open" : isOpen === false ? "closed" : "later";
   }
 
@@ -389,12 +388,9 @@ class Ioredis extends Derived<IoredisClient> {
     return options?.keyPrefix ?? options?.redisOptions?.keyPrefix ?? "";
   }
 
-  protected get derivable(): boolean {
-    return typeof this.client.duplicate === "function";
-  }
-
   protected get state() {
-    const { status } = this.client;
+    const { duplicate, status } = this.client;
+    if (typeof duplicate !== "function") return "foreign";
     return status === "end" ? "closed" : status === "wait" ? "later" : "open";
   }
 

@@ -169,12 +169,13 @@ export function resultOfAll(
   said: Partial<Figures> & { readonly index?: number } = {},
 ): Result {
   const each = windows.map(binding);
-  const { index = each.indexOf(binding(each)), ...whole } = said;
   // A forced rule never denies, also where it has no room.
   const asked = demands.map(({ rule, force }, i) => {
     return { rule, states: each.slice(i, i + 1), denies: !isForced(rule, force) };
   });
-  return new Result({ ...(each[index] as WindowResult), ...whole }, source, each, asked, { index });
+  const judged = each.map((one, i) => (asked[i]?.denies ? one : { ...one, allowed: true, retryAfterMs: 0 }));
+  const { index = judged.indexOf(binding(judged)), ...whole } = said;
+  return new Result({ ...(judged[index] as WindowResult), ...whole }, source, each, asked, { index });
 }
 
 /** The server's decision on several keys. */

@@ -362,10 +362,10 @@ export class Server {
   /** Sends a call that changes nothing in a form, with the library or the script if they are missing. Returns why the form cannot be used. */
   async #refusal(mode: Mode, key: Word, send: Send): Promise<Error | undefined> {
     try {
-      const error = await refused(send(...this.#inForm(mode, looking(key), false)));
+      const look = () => refused(send(...this.#inForm(mode, looking(key), false)));
+      const error = await look();
       // A command that is forbidden is there; the call will be told so.
-      if (!error || (mode === "module" && isForbidden(error))) return undefined;
-      if (!isMissing(error)) return error;
+      if (!isMissing(error)) return mode === "module" && isForbidden(error) ? undefined : error;
       if (mode === "script") return await refused(send("EVAL", script, "1", key, "peek", ...LOOKING));
       try {
         await send("FUNCTION", "LOAD", library);
@@ -373,7 +373,7 @@ export class Server {
         if (!isReply(error) || !/already exists/i.test(error.message)) throw error;
         await replaceOlder(send);
       }
-      return await refused(send(...this.#inForm(mode, looking(key), false)));
+      return await look();
     } catch (error) {
       if (error instanceof UnavailableError && !(error instanceof LostReplyError)) throw error;
       if (!isReply(error)) throw new UnavailableError(`The call was not sent: ${reason(error)}`, { cause: error });

@@ -783,6 +783,22 @@ test("koa: an error whose headers are a getter stays the error", async (t) => {
   assert.ok(seen[0] instanceof Upstream, String(seen[0]));
 });
 
+test("local: of several rules one that is forced counts and denies nothing", async (t) => {
+  const nowhere = { keyPrefix: "", send: () => Promise.reject(new UnavailableError("away")) };
+  const limiter = new Limiter(nowhere, { whenUnavailable: "local", logger: { warn() {} } });
+  const rules = [sliding("1/hour", { name: "seen", force: true }), sliding("3/hour", { name: "limit" })];
+  const limit = expressRateLimit(limiter, rules, { key: () => "k" });
+  const app = await listening(createServer(express().use(limit, (_request, response) => void response.send("in"))));
+  t.after(() => app.close());
+  const answers = [];
+  for (let i = 0; i < 4; i++) answers.push(await fetch(app.url));
+  assert.deepEqual(
+    answers.map(({ status }) => status),
+    [200, 200, 200, 429],
+  );
+  assert.match((await answers[3]?.text()) ?? "", /"violated-policies":\["limit"\]/);
+});
+
 test("a path that a client makes long makes no long key", async (t) => {
   const keys: string[] = [];
   const nowhere = { keyPrefix: "", send: () => Promise.reject(new UnavailableError("away")) };

@@ -323,11 +323,12 @@ export class Limiter {
     const { denyCache = false, timeout = this.timeout, peek = false, all = asked.length > 1 } = asking;
     const [{ rule: first }] = asked as readonly [Asked, ...Asked[]];
     const command = all ? "all" : peek ? "peek" : commandOf(first);
-    const kept = asked.flatMap((one, index) => {
+    const kept: { readonly id: string; readonly rule: Rule; readonly cost: number; readonly index: number }[] = [];
+    for (const [index, one] of denyCache && !peek ? asked.entries() : []) {
       const { key, rule, force, remembers = true } = one;
-      if (!denyCache || !remembers || peek || rule.kind === "lease" || isForced(rule, force)) return [];
-      return [{ id: memoryKey(key), rule, cost: unitsOf(one), index }];
-    });
+      if (!remembers || rule.kind === "lease" || isForced(rule, force)) continue;
+      kept.push({ id: memoryKey(key), rule, cost: unitsOf(one), index });
+    }
     const remembered = (since?: number) => {
       for (const { id, rule, cost, index } of kept) {
         const windows = this.#denials.find(id, rule, cost, performance.now(), since);
@@ -385,12 +386,13 @@ export class Limiter {
     const forced = isForced(rule, force);
     const keys = asked.map(({ key }) => key);
     const send = (at: number | undefined, ms: number) => {
-      const behind = asked.flatMap(({ rule, cost, force, holder, reserve }) => {
+      const behind: Word[] = [];
+      for (const { rule, cost, force, holder, reserve } of asked) {
         const held = reserve === undefined ? undefined : hold;
         const overrides = { cost: reserve ?? cost, force, holder, hold: held, at, within };
-        const own = words(rule, overrides, peek || (all && !held) ? 0 : 1);
-        return peek || all ? [keyword(rule), ...own] : own;
-      });
+        if (peek || all) behind.push(keyword(rule));
+        behind.push(...words(rule, overrides, peek || (all && !held) ? 0 : 1));
+      }
       behind.push(!all && repliesEach(rule, forced) ? "EACH" : "FULL");
       return this.#call(command, keys, behind, ms, hold !== undefined);
     };

@@ -122,10 +122,8 @@ export function guard<Q extends object, D>(
       const takenAt = performance.now();
       const all = demands.length > 1 || leases.length > 0;
       const result = await limiter.ask(demands, { ...how, all, lost });
-      const taken = told.get(request);
-      const headers = result.headers(taken);
-      const problem = result.problem(taken);
-      told.set(request, new Set([...(taken ?? []), ...result.policies(taken).map(({ name }) => name)]));
+      const { names, headers, problem } = result.told(told.get(request));
+      told.set(request, names);
       if (problem) return { refusal: refusal(STATUS.denied, problem), onDenied, headers, result };
       // Without the server no lease is held.
       const isHeld = result.source === "server" && leases.length > 0;

@@ -15,7 +15,7 @@ import {
   UnreadableReplyError,
   WindowResult,
 } from "./reply.js";
-import type { Rule } from "./rules.js";
+import type { Rule, Window } from "./rules.js";
 import { isForced, windowsOf } from "./words.js";
 
 /** An `application/problem+json` object, RFC 9457. */
@@ -77,26 +77,6 @@ export class Result extends WindowResult {
     this.#asked = asked;
   }
 
-  /**
-   * The windows of the rules, of which none is called as another of the same response. No state is known of those of a forced
-   * call, or of `all`, that do not bind. @internal
-   */
-  policies(others: ReadonlySet<string> = new Set()) {
-    const taken = new Set(others);
-    return this.#asked.flatMap(({ rule, states, denies }) => {
-      const windows = "windows" in rule ? rule.windows : states.slice(0, 1);
-      return windows.map(({ limit, windowMs }) => {
-        const window = rule.kind === "calendar" ? rule.period : `${seconds(windowMs)}s`;
-        const base = rule.name === undefined ? window : windows.length === 1 ? rule.name : `${rule.name}-${window}`;
-        let name = base;
-        for (let i = 2; taken.has(name); i++) name = `${base}-${i}`;
-        taken.add(name);
-        const state = states.find((state) => state.windowMs === windowMs);
-        return { name, limit, windowMs, rule, state, violated: denies && state?.allowed === false };
-      });
-    });
-  }
-
   /** The names of the policies that the request did not fit into. */
   get violated(): readonly string[] {
     return this.problem()?.["violated-policies"] ?? [];
@@ -104,33 +84,52 @@ export class Result extends WindowResult {
 
   /**
    * `RateLimit` and `RateLimit-Policy` with one policy a window, and `Retry-After` if the request was denied and will fit one
-   * day. None where nobody decided. `taken`: the names of other policies that the same response tells of.
+   * day. None where nobody decided.
    */
-  headers(taken?: ReadonlySet<string>): Record<string, string> {
-    if (this.source === "open") return {};
-    const policies = this.policies(taken);
-    const wait = this.allowed ? undefined : this.retryAfter;
-    const headers: Record<string, string> = {
-      "RateLimit-Policy": policies.map(policyItem).join(", "),
-      RateLimit: policies.flatMap(({ name, state }) => (state ? [limitItem(name, state, wait)] : [])).join(", "),
-    };
-    if (wait !== undefined) headers["Retry-After"] = String(wait);
-    return headers;
+  headers(): Record<string, string> {
+    return this.told().headers;
   }
 
   /** The body of a denial, an `application/problem+json` object of type `quota-exceeded`; `undefined` if allowed. */
-  problem(taken?: ReadonlySet<string>): Problem | undefined {
-    if (this.allowed) return undefined;
-    return {
+  problem(): Problem | undefined {
+    return this.told().problem;
+  }
+
+  /** What a response that tells of policies with the names `others` says of this one, and all their names. @internal */
+  told(others: ReadonlySet<string> = new Set()) {
+    const names = new Set(others);
+    const policies = this.#asked.flatMap(({ rule, states, denies }) => {
+      const windows = "windows" in rule ? rule.windows : states.slice(0, 1);
+      return windows.map(({ limit, windowMs }) => {
+        const window = rule.kind === "calendar" ? rule.period : `${seconds(windowMs)}s`;
+        const base = rule.name === undefined ? window : windows.length === 1 ? rule.name : `${rule.name}-${window}`;
+        let name = base;
+        for (let i = 2; names.has(name); i++) name = `${base}-${i}`;
+        names.add(name);
+        // None is known of those of a forced call, or of `all`, that do not bind.
+        const state = states.find((state) => state.windowMs === windowMs);
+        return { name, limit, windowMs, rule, state, violated: denies && state?.allowed === false };
+      });
+    });
+    const wait = this.allowed ? undefined : this.retryAfter;
+    const headers: Record<string, string> = {};
+    if (this.source !== "open") {
+      const states = policies.flatMap(({ name, state }) => (state ? [limitItem(name, state, wait)] : []));
+      headers["RateLimit-Policy"] = policies.map(policyItem).join(", ");
+      headers.RateLimit = states.join(", ");
+      if (wait !== undefined) headers["Retry-After"] = String(wait);
+    }
+    const problem: Problem = {
       type: "https://iana.org/assignments/http-problem-types#quota-exceeded",
       title: "Request cannot be satisfied as assigned quota has been exceeded",
       status: 429,
-      "violated-policies": this.policies(taken).flatMap(({ name, violated }) => (violated ? [name] : [])),
+      "violated-policies": policies.flatMap(({ name, violated }) => (violated ? [name] : [])),
     };
+    return { names, headers, problem: this.allowed ? undefined : problem };
   }
 }
 
-function policyItem({ name, limit, windowMs, rule }: ReturnType<Result["policies"]>[number]): string {
+function policyItem({ name, limit, windowMs, rule }: Window & { readonly name: string; readonly rule: Rule }): string {
   let text = `${quoted(name)};q=${Math.min(limit, LARGEST)}`;
   if (rule.unit !== undefined && rule.unit !== "requests") text += `;qu=${quoted(rule.unit)}`;
   // A lease is no window, the length of a calendar's differs, and w takes whole seconds only.

@@ -6,7 +6,7 @@
 import { randomUUID } from "node:crypto";
 import type { ServerResponse } from "node:http";
 import { ADAPTER_OPTIONS, type AdapterOptions, asking, identified } from "./adapter.js";
-import type { Asked } from "./asking.js";
+import { type Asked, unitsOf } from "./asking.js";
 import { known } from "./checks.js";
 import { ADAPTER, STATUS } from "./defaults.js";
 import { NoIdentityError, UnavailableError } from "./errors.js";
@@ -120,7 +120,8 @@ export function guard<Q extends object, D>(
         for (const { key, rule, holder } of leases) void limiter.releaseLeft(key, rule, holder);
       };
       const takenAt = performance.now();
-      const all = demands.length > 1 || leases.length > 0;
+      // What weighs nothing is checked by RL.ALL alone.
+      const all = demands.length > 1 || leases.length > 0 || unitsOf(demands[0] as Asked) === 0;
       const result = await limiter.ask(demands, { ...how, all, lost });
       const { names, headers, problem } = result.told(told.get(request));
       told.set(request, names);

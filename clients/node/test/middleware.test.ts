@@ -799,6 +799,25 @@ test("local: of several rules one that is forced counts and denies nothing", asy
   assert.match((await answers[3]?.text()) ?? "", /"violated-policies":\["limit"\]/);
 });
 
+test("a request that weighs nothing looks whether there is room, also under one rule", async (t) => {
+  const server = await Server.start({ mode: "module" });
+  const open = (await clients[0]?.open(server.port)) as OpenClient;
+  const rule = sliding("1/hour");
+  const cost = ({ headers }: express.Request) => Number(headers["x-cost"]);
+  const limit = expressRateLimit(new Limiter(open.client), rule, { key: () => "k", cost, timeout: 10_000 });
+  const app = await listening(createServer(express().use(limit, (_request, response) => void response.send("in"))));
+  t.after(async () => {
+    app.close();
+    open.close();
+    await server.stop();
+  });
+  const answers: number[] = [];
+  for (const weight of ["0", "0", "1", "0"]) {
+    answers.push((await fetch(app.url, { headers: { "X-Cost": weight } })).status);
+  }
+  assert.deepEqual(answers, [200, 200, 200, 429]);
+});
+
 test("a path that a client makes long makes no long key", async (t) => {
   const keys: string[] = [];
   const nowhere = { keyPrefix: "", send: () => Promise.reject(new UnavailableError("away")) };

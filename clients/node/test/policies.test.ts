@@ -94,7 +94,7 @@ describe("local", () => {
     const { LocalLimits } = require(join(root, "clients/node/dist/local.js"));
     const limits = new LocalLimits(1);
     const rule = sliding("1/hour");
-    const isAllowed = (key: string) => limits.decide([{ key, rule, cost: 1, force: false }], false)[0][0].allowed === 1;
+    const isAllowed = (key: string) => limits.decide([{ key, rule }], false)[0][0].allowed;
     assert.equal(isAllowed("first"), true);
     assert.equal(isAllowed("first"), false);
     for (let i = 0; i < 60_000; i++) isAllowed(`k${i}`);
@@ -667,14 +667,13 @@ describe("with a server", () => {
       },
       renew: async () => ({ allowed: true }),
       warn() {},
+      timeout: 1000,
+      takenAt: performance.now(),
+      renews: false,
     };
     const part = { key: "k", rule: sliding("5/s"), units: 3 };
     const hold = { holder: "h", leaseMs: 30_000 };
-    const reservation = new Reservation(keeper, [part], { source: "server" }, hold, {
-      takenAt: performance.now(),
-      timeout: 1000,
-      renews: false,
-    });
+    const reservation = new Reservation(keeper, [part], { source: "server" }, hold);
     assert.equal(await reservation.settle(2), false);
     assert.equal(await reservation.settle(2), false);
     const real = performance.now;

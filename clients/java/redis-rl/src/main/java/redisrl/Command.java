@@ -1,11 +1,11 @@
 package redisrl;
 
+import static java.nio.charset.StandardCharsets.UTF_8;
 import static redisrl.Rates.MAX_UNITS;
 
 import java.io.IOException;
 import java.io.InputStream;
 import java.io.UncheckedIOException;
-import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.ArrayList;
@@ -17,21 +17,14 @@ import java.util.Objects;
 import java.util.Set;
 import org.jspecify.annotations.Nullable;
 
-/**
- * A command of the module, in the form that all modes share.
- *
- * @param reads it changes nothing
- */
-record Command(String name, List<String> keys, List<String> words, boolean reads) {
+/** A command of the module, in the form that all modes share. */
+record Command(String name, List<String> keys, List<String> words) {
   static final String LIBRARY = source("library");
   static final String SCRIPT = source("script");
   static final String DIGEST =
-      HexFormat.of().formatHex(Keys.digest("SHA-1", SCRIPT.getBytes(StandardCharsets.UTF_8)));
+      HexFormat.of().formatHex(Keys.digest("SHA-1", SCRIPT.getBytes(UTF_8)));
   static final int MAX_KEYS = 64;
   static final Duration LONGEST_TURN = Duration.ofHours(1);
-
-  /** A rule at a key. */
-  record Keyed(String key, Rule rule) {}
 
   /** A library for FUNCTION LOAD and a script for EVALSHA have the same core. */
   private static String source(String kind) {
@@ -40,15 +33,26 @@ record Command(String name, List<String> keys, List<String> words, boolean reads
 
   private static String resource(String name) {
     try (InputStream file = Objects.requireNonNull(Command.class.getResourceAsStream(name), name)) {
-      return new String(file.readAllBytes(), StandardCharsets.UTF_8);
+      return new String(file.readAllBytes(), UTF_8);
     } catch (IOException error) {
       throw new UncheckedIOException(error);
     }
   }
 
+  private static Command of(String name, String key, List<String> words, String... more) {
+    words.addAll(List.of(more));
+    return new Command(name, List.of(key), words);
+  }
+
+  /** The words of a rule for a command that does not tell its kind. */
+  private static List<String> named(Rule rule) {
+    List<String> words = rule.words();
+    words.add(0, rule.kind());
+    return words;
+  }
+
   static Command hit(String key, Rule rule) {
-    rule.checked(1);
-    return new Command(rule.kind(), List.of(key), joined(rule.words(), rule.form()), false);
+    return of(rule.kind(), key, rule.checked(1).words(), rule.form());
   }
 
   static Command turn(String key, Rule.Queued queued, Duration within) {
@@ -56,19 +60,15 @@ record Command(String name, List<String> keys, List<String> words, boolean reads
     if (within.isNegative() || within.compareTo(LONGEST_TURN) > 0) {
       throw new IllegalArgumentException("within must be from zero to an hour, not " + within);
     }
-    if (rule.isForced()) {
+    if (rule.options.force()) {
       throw new IllegalArgumentException("a request that is forced waits for no turn");
     }
-    List<String> words =
-        joined(rule.words(), "WITHIN", Long.toString(within.toMillis()), rule.form());
-    return new Command(rule.kind(), List.of(key), words, false);
+    String ms = Long.toString(within.toMillis());
+    return of(rule.kind(), key, rule.words(), "WITHIN", ms, rule.form());
   }
 
   static Command peek(String key, Rule rule) {
-    rule.checked(0);
-    List<String> words = joined(List.of(rule.kind()), rule.words());
-    words.add(rule.form());
-    return new Command("PEEK", List.of(key), words, true);
+    return of("PEEK", key, named(rule.checked(0)), rule.form());
   }
 
   static Command all(String prefix, List<Keyed> rules) {
@@ -76,26 +76,20 @@ record Command(String name, List<String> keys, List<String> words, boolean reads
       throw new IllegalArgumentException("a call takes 1 to 64 keys, not " + rules.size());
     }
     List<String> words = new ArrayList<>();
-    for (Keyed each : rules) {
-      words.add(each.rule().checked(0).kind());
-      words.addAll(each.rule().words());
-    }
+    rules.forEach(each -> words.addAll(named(each.rule().checked(0))));
     words.add("FULL");
-    return new Command(
-        "ALL", rules.stream().map(each -> prefix + each.key()).toList(), words, false);
+    return new Command("ALL", rules.stream().map(each -> prefix + each.key()).toList(), words);
   }
 
   static Command refund(String key, Rule rule, @Nullable Instant at) {
-    List<String> words =
-        joined(List.of(rule.checked(1).kind()), (at == null ? rule : at(rule, at)).words());
-    if (at != null) {
-      if (at.toEpochMilli() < 0) {
-        throw new IllegalArgumentException(
-            "the time of a refund must not be before 1970, and is " + at);
-      }
-      words.addAll(List.of("AT", Long.toString(at.toEpochMilli())));
+    if (at == null) {
+      return of("REFUND", key, named(rule.checked(1)));
     }
-    return new Command("REFUND", List.of(key), words, false);
+    if (at.isBefore(Instant.EPOCH) || at.isAfter(Instant.ofEpochMilli(MAX_UNITS))) {
+      throw new IllegalArgumentException(
+          "the time of a refund must be from 0 to 2^53-1 ms after 1970, and is " + at);
+    }
+    return of("REFUND", key, named(rule.checked(1).at(at)), "AT", Long.toString(at.toEpochMilli()));
   }
 
   static Command settle(String key, Rule rule, long actual) {
@@ -103,9 +97,7 @@ record Command(String name, List<String> keys, List<String> words, boolean reads
       throw new IllegalArgumentException(
           "the actual units must be from 0 to " + MAX_UNITS + ", not " + actual);
     }
-    List<String> words = joined(List.of(rule.kind()), rule.words());
-    words.addAll(List.of("ACTUAL", Long.toString(actual)));
-    return new Command("SETTLE", List.of(key), words, false);
+    return of("SETTLE", key, named(rule), "ACTUAL", Long.toString(actual));
   }
 
   static Command reset(String key, List<? extends Rule> rules) {
@@ -120,23 +112,19 @@ record Command(String name, List<String> keys, List<String> words, boolean reads
       // A hold that stayed would later give back units of requests that came after the reset.
       words.add("HOLD");
     }
-    return new Command("RESET", List.of(key), List.copyOf(words), false);
+    return new Command("RESET", List.of(key), List.copyOf(words));
   }
 
-  static Command release(String key, List<String> holders) {
-    if (holders.isEmpty()) {
+  static Command release(String key, String... holders) {
+    if (holders.length == 0) {
       throw new IllegalArgumentException("release needs a holder");
     }
-    return new Command("RELEASE", List.of(key), List.copyOf(holders), false);
+    return new Command("RELEASE", List.of(key), List.of(holders));
   }
 
-  /** A rule with the period of the calendar in which a time lies. */
-  static Rule at(Rule rule, Instant time) {
-    return rule instanceof Rule.Fixed fixed ? fixed.at(time) : rule;
-  }
-
-  static List<Keyed> at(List<Keyed> rules, Instant time) {
-    return rules.stream().map(each -> new Keyed(each.key(), at(each.rule(), time))).toList();
+  /** It changes nothing. */
+  boolean reads() {
+    return name.equals("PEEK");
   }
 
   /**
@@ -150,12 +138,12 @@ record Command(String name, List<String> keys, List<String> words, boolean reads
     List<String> sent = new ArrayList<>();
     switch (mode) {
       case FUNCTIONS -> {
-        sent.add(reads ? "FCALL_RO" : "FCALL");
+        sent.add(reads() ? "FCALL_RO" : "FCALL");
         sent.add("rl_" + name.toLowerCase(Locale.ROOT));
         sent.add(Integer.toString(keys.size()));
       }
       case SCRIPT -> {
-        sent.add((whole ? "EVAL" : "EVALSHA") + (reads && readOnly ? "_RO" : ""));
+        sent.add((whole ? "EVAL" : "EVALSHA") + (reads() && readOnly ? "_RO" : ""));
         sent.add(whole ? SCRIPT : DIGEST);
         sent.add(Integer.toString(keys.size()));
       }
@@ -173,20 +161,5 @@ record Command(String name, List<String> keys, List<String> words, boolean reads
     }
     sent.addAll(words);
     return sent;
-  }
-
-  /** Where the keys begin in these words. */
-  int firstKey(Mode mode) {
-    return mode == Mode.MODULE ? name.equals("ALL") ? 2 : 1 : 3;
-  }
-
-  private static List<String> joined(List<String> words, String... more) {
-    return joined(words, List.of(more));
-  }
-
-  private static List<String> joined(List<String> words, List<String> more) {
-    List<String> joined = new ArrayList<>(words);
-    joined.addAll(more);
-    return joined;
   }
 }

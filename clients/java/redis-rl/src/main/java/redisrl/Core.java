@@ -385,7 +385,7 @@ final class Core {
       node.loadBegan = now;
       CompletableFuture<Boolean> load =
           transport
-              .sendBeside(key, List.of("FUNCTION", "LOAD", Command.LIBRARY))
+              .send(key, List.of("FUNCTION", "LOAD", Command.LIBRARY))
               .handle(
                   (reply, error) -> {
                     node.loadedAt = System.nanoTime();
@@ -398,10 +398,7 @@ final class Core {
 
   private CompletableFuture<@Nullable Object> sent(
       Mode mode, Command command, Server server, boolean whole) {
-    return transport.send(
-        command.sent(mode, whole, !server.lacksReadOnly),
-        command.firstKey(mode),
-        command.keys().size());
+    return transport.send(command.keys().get(0), command.sent(mode, whole, !server.lacksReadOnly));
   }
 
   /**
@@ -458,7 +455,7 @@ final class Core {
    */
   private void replaceOlder(String key) {
     transport
-        .sendBeside(key, List.of("FUNCTION", "LIST", "LIBRARYNAME", "rl", "WITHCODE"))
+        .send(key, List.of("FUNCTION", "LIST", "LIBRARYNAME", "rl", "WITHCODE"))
         .thenCompose(
             reply -> {
               String code = String.valueOf(reply);
@@ -467,8 +464,7 @@ final class Core {
                 return CompletableFuture.<@Nullable Object>completedFuture(null);
               }
               LOG.info("limiter {}: an older function library is replaced", name);
-              return transport.sendBeside(
-                  key, List.of("FUNCTION", "LOAD", "REPLACE", Command.LIBRARY));
+              return transport.send(key, List.of("FUNCTION", "LOAD", "REPLACE", Command.LIBRARY));
             })
         .exceptionally(
             error -> {

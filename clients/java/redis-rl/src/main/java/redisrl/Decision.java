@@ -18,8 +18,22 @@ import redisrl.Rule.Policy;
  * with the longest wait, then the fewest free units, then the shortest; if none denies, the one
  * with the fewest free units, then the shortest. Of {@link Limiter#all} they are those of the rule
  * that binds, with allowed, remaining and retryAfter of the call.
+ *
+ * @param state the window that binds
+ * @param each every window, shortest first; only the binding one if the rule is forced. Of {@link
+ *     Limiter#all}, one a rule
+ * @param source who has decided
+ * @param index the position of the rule that binds, of {@link Limiter#all}
+ * @param results one a rule, of {@link Limiter#all}; empty otherwise
+ * @param rule the rule that was asked for; null of {@link Limiter#all}
  */
-public final class Decision {
+public record Decision(
+    State state,
+    List<State> each,
+    Source source,
+    int index,
+    List<Decision> results,
+    @Nullable Rule rule) {
   /** Who has decided. What the server has not decided it has not counted either. */
   public enum Source {
     SERVER,
@@ -54,28 +68,6 @@ public final class Decision {
 
   private record Item(Policy policy, @Nullable State state, boolean denied) {}
 
-  private final State state;
-  private final List<State> each;
-  private final Source source;
-  private final int index;
-  private final List<Decision> results;
-  private final @Nullable Rule rule;
-
-  private Decision(
-      State state,
-      List<State> each,
-      Source source,
-      int index,
-      List<Decision> results,
-      @Nullable Rule rule) {
-    this.state = state;
-    this.each = List.copyOf(each);
-    this.source = source;
-    this.index = index;
-    this.results = List.copyOf(results);
-    this.rule = rule;
-  }
-
   static Decision of(Rule rule, List<State> states) {
     return new Decision(binding(states), states, Source.SERVER, 0, List.of(), rule);
   }
@@ -86,22 +78,9 @@ public final class Decision {
       boolean allowed,
       long remaining,
       @Nullable Duration retryAfter) {
-    State s = results.get(index).state;
-    State whole =
-        new State(
-            allowed,
-            s.limit(),
-            s.used(),
-            remaining,
-            retryAfter,
-            s.nextAfter(),
-            s.resetAfter(),
-            s.window(),
-            s.at(),
-            s.waitFor());
     return new Decision(
-        whole,
-        results.stream().map(result -> result.state).toList(),
+        results.get(index).state.of(allowed, remaining, retryAfter),
+        results.stream().map(Decision::state).toList(),
         Source.SERVER,
         index,
         results,
@@ -164,35 +143,9 @@ public final class Decision {
     return state.waitFor();
   }
 
-  /**
-   * Every window, shortest first; only the binding one if the rule is forced. Of {@link
-   * Limiter#all}, one a rule.
-   */
-  public List<State> each() {
-    return each;
-  }
-
-  public Source source() {
-    return source;
-  }
-
-  /** The position of the rule that binds, of {@link Limiter#all}. */
-  public int index() {
-    return index;
-  }
-
-  /** One a rule, of {@link Limiter#all}; empty otherwise. */
-  public List<Decision> results() {
-    return results;
-  }
-
   /** Who holds the lease, of one that was granted. */
   public @Nullable String holder() {
     return allowed() && rule instanceof Rule.Lease lease ? lease.holder : null;
-  }
-
-  State state() {
-    return state;
   }
 
   Decision from(Source source) {
@@ -268,33 +221,25 @@ public final class Decision {
     List<Item> items = new ArrayList<>();
     Map<String, Integer> seen = new HashMap<>();
     for (Decision one : results.isEmpty() ? List.of(this) : results) {
-      for (Item item : one.own(!results.isEmpty())) {
-        int times = seen.merge(item.policy().name(), 1, Integer::sum);
-        Policy policy =
-            times == 1 ? item.policy() : item.policy().named(item.policy().name() + "-" + times);
-        items.add(new Item(policy, item.state(), item.denied()));
+      Rule asked = Objects.requireNonNull(one.rule);
+      // A rule of all that is forced never denies.
+      boolean denies = results.isEmpty() || !asked.options.force();
+      List<Policy> policies = asked.policies();
+      for (Policy policy : policies) {
+        State known =
+            one.each.stream()
+                .filter(s -> policies.size() == 1 || s.window().toMillis() == policy.windowMs())
+                .findFirst()
+                .orElse(null);
+        int times = seen.merge(policy.name(), 1, Integer::sum);
+        items.add(
+            new Item(
+                times == 1 ? policy : policy.named(policy.name() + "-" + times),
+                known,
+                known != null && !known.allowed() && denies));
       }
     }
     return items;
-  }
-
-  private List<Item> own(boolean inAll) {
-    Rule rule = Objects.requireNonNull(this.rule);
-    List<Policy> policies = rule.policies();
-    return policies.stream()
-        .map(
-            policy -> {
-              State known = null;
-              for (State one : each) {
-                if (policies.size() == 1 || one.window().toMillis() == policy.windowMs()) {
-                  known = one;
-                }
-              }
-              // A rule of all that is forced never denies.
-              boolean denied = known != null && !known.allowed() && !(inAll && rule.isForced());
-              return new Item(policy, known, denied);
-            })
-        .toList();
   }
 
   /**

@@ -21,17 +21,16 @@ final class Denials {
   private static final int BYTES_OF_RULE = 256;
   private static final int BYTES_OF_WINDOW = 128;
 
-  private record Denial(
-      List<Command.Keyed> rules, Decision decision, long since, long until, int bytes) {
+  private record Denial(List<Keyed> rules, Decision decision, long since, long until, int bytes) {
     /** Whether a request is as heavy as the one that was denied. */
-    boolean covers(List<Command.Keyed> asked) {
+    boolean covers(List<Keyed> asked) {
       if (asked.size() != rules.size()) {
         return false;
       }
       for (int i = 0; i < asked.size(); i++) {
         Rule rule = asked.get(i).rule();
         Rule denied = rules.get(i).rule();
-        if (rule.isForced()
+        if (rule.options.force()
             || !asked.get(i).key().equals(rules.get(i).key())
             || !rule.described().equals(denied.described())) {
           return false;
@@ -54,9 +53,9 @@ final class Denials {
   private int bytes;
 
   /** The denial of the same or a heavier request, as it would be answered now. */
-  synchronized @Nullable Decision find(List<Command.Keyed> rules) {
+  synchronized @Nullable Decision find(List<Keyed> rules) {
     long now = System.nanoTime();
-    for (Command.Keyed each : rules) {
+    for (Keyed each : rules) {
       Denial found = known.get(each.key());
       if (found == null) {
         continue;
@@ -78,14 +77,14 @@ final class Denials {
    * waits that are told of it count from now, which is not earlier, so that none of them is too
    * short.
    */
-  synchronized void remember(List<Command.Keyed> rules, Decision decision, long askedAt) {
-    if (rules.stream().anyMatch(each -> each.rule().isForced())) {
+  synchronized void remember(List<Keyed> rules, Decision decision, long askedAt) {
+    if (rules.stream().anyMatch(each -> each.rule().options.force())) {
       return;
     }
     Duration wait = decision.retryAfter();
     Duration believed = wait == null || wait.compareTo(LONGEST) > 0 ? LONGEST : wait;
     int size = BYTES;
-    for (Command.Keyed each : rules) {
+    for (Keyed each : rules) {
       size += BYTES_OF_RULE + each.key().length() + BYTES_OF_WINDOW * each.rule().policies().size();
     }
     String key = rules.get(decision.index()).key();

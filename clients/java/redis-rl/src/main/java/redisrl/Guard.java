@@ -144,32 +144,32 @@ public final class Guard {
 
   /** See {@link #decide}. */
   public CompletableFuture<Decision> decideAsync(List<Limit> limits) {
-    if (limits.isEmpty()) {
+    if (given(limits, "the limits").isEmpty()) {
       throw new IllegalArgumentException("a request without a limit needs no decision");
     }
-    List<Command.Keyed> rules =
-        limits.stream().map(limit -> new Command.Keyed(key(limit), limit.rule())).toList();
+    List<Keyed> rules = limits.stream().map(limit -> new Keyed(key(limit), limit.rule())).toList();
     String call = rules.size() == 1 ? "hit" : "all";
     long began = System.nanoTime();
     Decision known = limiter.denials().find(rules);
     if (known != null) {
       return CompletableFuture.completedFuture(told(call, rules, began, known));
     }
-    return limiter
-        .decided(call, rules, limiter.timeout(), late -> {})
-        .handle(
-            (decision, error) ->
-                error == null
-                    ? answered(rules, began, decision)
-                    : failed(call, rules, began, Core.cause(error)));
+    return Limiter.left(
+        limiter
+            .decided(call, rules)
+            .handle(
+                (decision, error) ->
+                    error == null
+                        ? answered(rules, began, decision)
+                        : failed(call, rules, began, Core.cause(error))));
   }
 
-  private Decision told(String call, List<Command.Keyed> rules, long began, Decision decision) {
-    limiter.tell(call, rules.stream().map(Command.Keyed::key).toList(), began, decision, null);
+  private Decision told(String call, List<Keyed> rules, long began, Decision decision) {
+    limiter.tell(call, Keyed.keys(rules), began, decision, null);
     return decision;
   }
 
-  private Decision answered(List<Command.Keyed> rules, long began, Decision decision) {
+  private Decision answered(List<Keyed> rules, long began, Decision decision) {
     if (!decision.allowed()) {
       limiter.denials().remember(rules, decision, began);
     }
@@ -183,7 +183,7 @@ public final class Guard {
     return decision;
   }
 
-  private Decision failed(String call, List<Command.Keyed> rules, long began, Throwable error) {
+  private Decision failed(String call, List<Keyed> rules, long began, Throwable error) {
     if (!(error instanceof UnavailableException unavailable)) {
       throw error instanceof RuntimeException known ? known : new IllegalStateException(error);
     }

@@ -9,27 +9,23 @@ import java.util.concurrent.atomic.AtomicBoolean;
 /** A lease that renews itself until it is closed. See {@link Limiter#hold}. */
 public final class Held implements AutoCloseable {
   private final Limiter limiter;
-  private final String key;
-  private final Rule.Lease lease;
+  private final Keyed at;
   private final Keeper keeper;
   private final AtomicBoolean isReleased = new AtomicBoolean();
 
-  Held(Limiter limiter, String key, Rule.Lease lease, long began) {
+  Held(Limiter limiter, Keyed at, long began) {
     this.limiter = limiter;
-    this.key = key;
-    this.lease = lease;
-    this.keeper =
-        new Keeper(
-            limiter,
-            "hit",
-            List.of(new Command.Keyed(key, lease)),
-            Duration.ofMillis(lease.ms),
-            began);
+    this.at = at;
+    this.keeper = new Keeper(limiter, "hit", List.of(at), Duration.ofMillis(lease().ms), began);
+  }
+
+  private Rule.Lease lease() {
+    return (Rule.Lease) at.rule();
   }
 
   /** The name under which the lease is held. */
   public String holder() {
-    return Objects.requireNonNull(lease.holder);
+    return Objects.requireNonNull(lease().holder);
   }
 
   /**
@@ -54,7 +50,7 @@ public final class Held implements AutoCloseable {
   public void close() {
     if (isReleased.compareAndSet(false, true)) {
       keeper.end();
-      limiter.giveBack(List.of(new Command.Keyed(key, lease)));
+      limiter.giveBack(List.of(at));
     }
   }
 }

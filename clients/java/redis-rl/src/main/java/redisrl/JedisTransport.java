@@ -4,15 +4,13 @@ import static java.nio.charset.StandardCharsets.UTF_8;
 
 import java.time.Duration;
 import java.util.ArrayList;
-import java.util.Collections;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
-import java.util.WeakHashMap;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
@@ -24,7 +22,6 @@ import redis.clients.jedis.ConnectionPoolConfig;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.JedisClientConfig;
 import redis.clients.jedis.Protocol;
-import redis.clients.jedis.commands.ProtocolCommand;
 import redis.clients.jedis.exceptions.JedisAskDataException;
 import redis.clients.jedis.exceptions.JedisConnectionException;
 import redis.clients.jedis.exceptions.JedisDataException;
@@ -35,6 +32,7 @@ import redis.clients.jedis.providers.PooledConnectionProvider;
 import redis.clients.jedis.providers.SentineledConnectionProvider;
 import redis.clients.jedis.util.JedisClusterCRC16;
 import redis.clients.jedis.util.KeyValue;
+import redis.clients.jedis.util.Pool;
 
 /**
  * A way to the server by Jedis, on connections of its own with your configuration: a pool, or in a
@@ -96,6 +94,7 @@ public final class JedisTransport implements Transport {
 
   /** The threads and connections to a server. It is left as a whole, for another. */
   private final class Lane {
+    private final String name;
     volatile long answered = System.nanoTime();
     private final ThreadPoolExecutor threads =
         new ThreadPoolExecutor(
@@ -106,19 +105,17 @@ public final class JedisTransport implements Transport {
             new LinkedBlockingQueue<>(),
             work -> Core.thread(work, "redis-rl-jedis"));
     private final Set<Connection> busy = ConcurrentHashMap.newKeySet();
-    // When each connection was last used, and when one last failed.
-    private final Map<Connection, Long> used = Collections.synchronizedMap(new WeakHashMap<>());
-    private volatile long failed = System.nanoTime();
     private volatile boolean isFailing;
     private volatile @Nullable ConnectionProvider own;
     private volatile boolean isLeft;
 
-    Lane() {
+    Lane(String name) {
+      this.name = name;
       threads.allowCoreThreadTimeOut(true);
     }
 
-    void run(CompletableFuture<@Nullable Object> reply, Supplier<@Nullable Object> call) {
-      threads.execute(
+    CompletableFuture<@Nullable Object> run(Supplier<@Nullable Object> call) {
+      return CompletableFuture.supplyAsync(
           () -> {
             try {
               if (isLeft) {
@@ -130,29 +127,32 @@ public final class JedisTransport implements Transport {
                 isFailing = false;
                 recoveries.incrementAndGet();
               }
-              reply.complete(value);
+              return value;
             } catch (JedisDataException said) {
               ServerException line = new ServerException(String.valueOf(said.getMessage()));
               answered = line.isReadOnly() ? answered : System.nanoTime();
-              reply.completeExceptionally(line);
+              throw line;
             } catch (RuntimeException error) {
-              failed = System.nanoTime();
               isFailing = true;
-              reply.completeExceptionally(error);
+              closeIdle();
+              throw error;
             }
-          });
+          },
+          threads);
     }
 
     /** Those that were idle when another failed are as broken, and would each cost a call. */
-    Connection working(Supplier<Connection> pool) {
-      while (true) {
-        Connection connection = pool.get();
-        Long last = used.get(connection);
-        if (last == null || last - failed > 0) {
-          return connection;
-        }
-        connection.setBroken();
-        connection.close();
+    private void closeIdle() {
+      ConnectionProvider known = isCluster ? cluster : own;
+      if (known != null) {
+        known
+            .getConnectionMap()
+            .forEach(
+                (node, pool) -> {
+                  if (!isCluster || node.equals(name)) {
+                    ((Pool<?>) pool).clear();
+                  }
+                });
       }
     }
 
@@ -182,7 +182,6 @@ public final class JedisTransport implements Transport {
         return value(connection.executeCommand(words));
       } finally {
         busy.remove(connection);
-        used.put(connection, System.nanoTime());
       }
     }
 
@@ -208,45 +207,25 @@ public final class JedisTransport implements Transport {
     if (isClosed) {
       throw new IllegalStateException("the transport is closed");
     }
-    return lanes.computeIfAbsent(server, name -> new Lane());
+    return lanes.computeIfAbsent(server, Lane::new);
   }
 
   @Override
-  public CompletableFuture<@Nullable Object> send(List<String> words, int firstKey, int keys) {
-    return sent(words.get(firstKey), arguments(words));
-  }
-
-  @Override
-  public CompletableFuture<@Nullable Object> sendBeside(String key, List<String> words) {
-    return sent(key, arguments(words));
-  }
-
-  private CompletableFuture<@Nullable Object> sent(String key, CommandArguments words) {
-    CompletableFuture<@Nullable Object> reply = new CompletableFuture<>();
+  public CompletableFuture<@Nullable Object> send(String key, List<String> words) {
+    byte[] name = words.get(0).getBytes(UTF_8);
+    CommandArguments arguments = new CommandArguments(() -> name);
+    words.subList(1, words.size()).forEach(word -> arguments.add(Keys.encoded(word)));
     try {
       Lane lane = lane(server(key));
-      lane.run(reply, () -> isCluster ? routed(lane, slot(key), words) : plain(lane, words));
-    } catch (IllegalStateException | java.util.concurrent.RejectedExecutionException error) {
-      reply.completeExceptionally(error); // It was closed, or left just now.
-    }
-    return reply;
-  }
-
-  private static CommandArguments arguments(List<String> words) {
-    CommandArguments arguments = new CommandArguments(new Keyword(words.get(0)));
-    words.subList(1, words.size()).forEach(word -> arguments.add(Keys.encoded(word)));
-    return arguments;
-  }
-
-  private record Keyword(String text) implements ProtocolCommand {
-    @Override
-    public byte[] getRaw() {
-      return text.getBytes(UTF_8);
+      return lane.run(
+          () -> isCluster ? routed(lane, slot(key), arguments) : plain(lane, arguments));
+    } catch (IllegalStateException | RejectedExecutionException error) {
+      return CompletableFuture.failedFuture(error); // It was closed, or left just now.
     }
   }
 
   private static @Nullable Object plain(Lane lane, CommandArguments words) {
-    try (Connection connection = lane.working(lane.provider()::getConnection)) {
+    try (Connection connection = lane.provider().getConnection()) {
       return lane.asked(connection, words);
     }
   }
@@ -260,11 +239,8 @@ public final class JedisTransport implements Transport {
     HostAndPort node = null;
     boolean asks = false;
     for (int left = REDIRECTIONS; ; left--) {
-      HostAndPort known = node;
       try (Connection connection =
-          lane.working(
-              () ->
-                  known == null ? nodes.getConnectionFromSlot(slot) : nodes.getConnection(known))) {
+          node == null ? nodes.getConnectionFromSlot(slot) : nodes.getConnection(node)) {
         try {
           if (asks) {
             lane.asked(connection, new CommandArguments(Protocol.Command.ASKING));
@@ -297,16 +273,15 @@ public final class JedisTransport implements Transport {
     if (!(raw instanceof List<?> items)) {
       return raw;
     }
-    if (!items.isEmpty() && items.get(0) instanceof KeyValue<?, ?>) {
-      Map<@Nullable Object, @Nullable Object> map = new LinkedHashMap<>();
-      for (Object item : items) {
-        KeyValue<?, ?> entry = (KeyValue<?, ?>) item;
-        map.put(value(entry.getKey()), value(entry.getValue()));
-      }
-      return map;
-    }
     List<@Nullable Object> values = new ArrayList<>();
-    items.forEach(item -> values.add(value(item)));
+    for (Object item : items) {
+      if (item instanceof KeyValue<?, ?> entry) { // Of a map.
+        values.add(value(entry.getKey()));
+        values.add(value(entry.getValue()));
+      } else {
+        values.add(value(item));
+      }
+    }
     return values;
   }
 

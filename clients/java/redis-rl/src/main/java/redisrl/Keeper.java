@@ -20,7 +20,7 @@ final class Keeper {
 
   private final Limiter limiter;
   private final String call;
-  private final List<Command.Keyed> rules;
+  private final List<Keyed> rules;
   private final long lease;
   private final CompletableFuture<Void> lost = new CompletableFuture<>();
   private long ends;
@@ -29,7 +29,7 @@ final class Keeper {
   private @Nullable ScheduledFuture<?> expiry;
 
   /** {@code began} is before the call was sent that took it. */
-  Keeper(Limiter limiter, String call, List<Command.Keyed> rules, Duration lease, long began) {
+  Keeper(Limiter limiter, String call, List<Keyed> rules, Duration lease, long began) {
     this.limiter = limiter;
     this.call = call;
     this.rules = rules;
@@ -72,7 +72,7 @@ final class Keeper {
 
   private void renew() {
     if (limiter.isClosed() || isLost()) {
-      end();
+      stop();
       return;
     }
     long began = System.nanoTime();
@@ -88,7 +88,7 @@ final class Keeper {
                 LOG.warn(
                     "limiter {}: what is held at {} could not be renewed: {}",
                     limiter.name(),
-                    keys(),
+                    Keyed.keys(rules),
                     error.toString());
               } else if (decision.allowed() && !isLost() && !over()) {
                 extend(began);
@@ -98,7 +98,7 @@ final class Keeper {
                 LOG.warn(
                     "limiter {}: what is held at {} has ended before it was renewed",
                     limiter.name(),
-                    keys());
+                    Keyed.keys(rules));
                 end();
                 lost.complete(null);
               }
@@ -112,19 +112,20 @@ final class Keeper {
     }
   }
 
-  private List<String> keys() {
-    return rules.stream().map(Command.Keyed::key).toList();
-  }
-
   private synchronized boolean over() {
     return isOver;
   }
 
-  synchronized void end() {
-    isOver = true;
+  /** Renews no more: what is held ends by itself, and is lost then. */
+  private synchronized void stop() {
     if (renewal != null) {
       renewal.cancel(false);
     }
+  }
+
+  synchronized void end() {
+    isOver = true;
+    stop();
     if (expiry != null) {
       expiry.cancel(false);
     }

@@ -1,22 +1,22 @@
 package redisrl;
 
+import static redisrl.Rates.given;
+
 import java.time.Duration;
+import java.time.Instant;
 import java.util.List;
-import org.jspecify.annotations.Nullable;
+import redisrl.Rule.Hold;
 
 /** A rule at a key, for {@link Limiter#all} and {@link Limiter#reserveAll}. */
-public final class Keyed {
-  final Command.Keyed at;
-  final @Nullable Long reserved;
-
-  private Keyed(String key, Rule rule, @Nullable Long reserved) {
-    this.at = new Command.Keyed(Rates.given(key, "a key"), Rates.given(rule, "a rule"));
-    this.reserved = reserved;
+public record Keyed(String key, Rule rule) {
+  public Keyed {
+    given(key, "a key");
+    given(rule, "a rule");
   }
 
   /** A rule at a key. */
   public static Keyed of(String key, Rule rule) {
-    return new Keyed(key, rule, null);
+    return new Keyed(key, rule);
   }
 
   /** A rule at a key that reserves units, for {@link Limiter#reserveAll}. */
@@ -25,30 +25,7 @@ public final class Keyed {
   }
 
   static Keyed holding(String key, Rule rule, long units) {
-    return new Keyed(key, rule, units);
-  }
-
-  /** The rules with what is reserved, under one holder. */
-  static List<Command.Keyed> held(List<Keyed> rules, Duration lease) {
-    if (rules.stream().noneMatch(each -> each.reserved != null)) {
-      throw new IllegalArgumentException(
-          rules.isEmpty()
-              ? "a call takes 1 to 64 keys, not 0"
-              : "a reservation needs a rule of which units are reserved");
-    }
-    String holder = Keys.random();
-    return rules.stream()
-        .map(
-            each ->
-                each.reserved == null
-                    ? each.at
-                    : new Command.Keyed(
-                        each.at.key(), held(each.at.rule(), each.reserved, holder, lease)))
-        .toList();
-  }
-
-  static Rule held(Rule rule, long units, String holder, Duration lease) {
-    if (rule.isForced()) {
+    if (given(rule, "a rule").options.force()) {
       throw new IllegalArgumentException(
           "a reservation is not forced: settle charges over the limit where it has to");
     }
@@ -56,7 +33,48 @@ public final class Keyed {
       throw new IllegalArgumentException(
           "the units of a reservation must be from 1 to " + Rates.MAX_UNITS + ", not " + units);
     }
-    Rule.Hold hold = new Rule.Hold(holder, Rates.milliseconds(lease, "the lease of a reservation"));
-    return ((Rule.Windowed<?>) rule).held(units, hold);
+    return new Keyed(key, ((Rule.Windowed<?>) rule).held(units, Hold.OPEN));
+  }
+
+  /** The rules with what is reserved, under one holder. */
+  static List<Keyed> held(List<Keyed> rules, Duration lease) {
+    if (rules.stream().noneMatch(Keyed::isHeld)) {
+      throw new IllegalArgumentException(
+          rules.isEmpty()
+              ? "a call takes 1 to 64 keys, not 0"
+              : "a reservation needs a rule of which units are reserved");
+    }
+    Hold hold = new Hold(Keys.random(), Rates.milliseconds(lease, "the lease of a reservation"));
+    return rules.stream()
+        .map(
+            each ->
+                each.isHeld()
+                    ? new Keyed(
+                        each.key, ((Rule.Windowed<?>) each.rule).held(each.rule.weight(), hold))
+                    : each)
+        .toList();
+  }
+
+  /** Whether units are reserved. */
+  boolean isHeld() {
+    return rule.options.hold() != null;
+  }
+
+  /** The rules with the periods of calendars in which a time lies. */
+  static List<Keyed> at(List<Keyed> rules, Instant time) {
+    return rules.stream().map(each -> new Keyed(each.key, each.rule.at(time))).toList();
+  }
+
+  /** When the first of the calendars' periods ends. */
+  static Instant earliestEnd(List<Keyed> rules) {
+    return rules.stream()
+        .filter(each -> each.rule instanceof Rule.Fixed fixed && fixed.calendar != null)
+        .map(each -> Instant.ofEpochMilli(((Rule.Fixed) each.rule).windows.get(0).ends()))
+        .min(Instant::compareTo)
+        .orElse(Instant.MAX);
+  }
+
+  static List<String> keys(List<Keyed> rules) {
+    return rules.stream().map(Keyed::key).toList();
   }
 }

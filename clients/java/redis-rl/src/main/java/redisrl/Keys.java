@@ -1,6 +1,7 @@
 package redisrl;
 
 import static java.nio.charset.StandardCharsets.UTF_8;
+import static redisrl.Rates.given;
 
 import java.nio.ByteBuffer;
 import java.nio.CharBuffer;
@@ -38,7 +39,11 @@ public final class Keys {
   }
 
   private static String key(String prefix, String policy, String identity) {
-    return prefix + policy + ":{" + shortened(escaped(identity, "%{}")) + "}";
+    return given(prefix, "the prefix")
+        + policy
+        + ":{"
+        + shortened(escaped(given(identity, "an identity"), "%{}"))
+        + "}";
   }
 
   static String shortened(String text) {
@@ -51,7 +56,7 @@ public final class Keys {
       end++;
     }
     return new String(bytes, 0, end, UTF_8)
-        + "%sha256:"
+        + MARK
         + HexFormat.of().formatHex(digest("SHA-256", bytes));
   }
 

@@ -1,6 +1,7 @@
 package redisrl;
 
 import static java.nio.charset.StandardCharsets.UTF_8;
+import static java.util.Objects.requireNonNull;
 
 import io.lettuce.core.ClientOptions;
 import io.lettuce.core.ClientOptions.DisconnectedBehavior;
@@ -17,7 +18,8 @@ import io.lettuce.core.cluster.RedisClusterClient;
 import io.lettuce.core.cluster.SlotHash;
 import io.lettuce.core.cluster.api.StatefulRedisClusterConnection;
 import io.lettuce.core.cluster.models.partitions.RedisClusterNode;
-import io.lettuce.core.codec.ByteArrayCodec;
+import io.lettuce.core.codec.StringCodec;
+import io.lettuce.core.output.NestedMultiOutput;
 import io.lettuce.core.protocol.AsyncCommand;
 import io.lettuce.core.protocol.Command;
 import io.lettuce.core.protocol.CommandArgs;
@@ -25,6 +27,7 @@ import io.lettuce.core.protocol.ProtocolKeyword;
 import java.time.Duration;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
@@ -40,11 +43,11 @@ public final class LettuceTransport implements Transport {
   private static final int TRIES = 20;
   private static final long PAUSE = Duration.ofMillis(20).toNanos();
 
-  private final Supplier<CompletableFuture<? extends StatefulConnection<byte[], byte[]>>> connector;
+  private final Supplier<CompletableFuture<? extends StatefulConnection<String, String>>> connector;
   private final @Nullable RedisClusterClient cluster;
   private final Runnable closing;
   private final AtomicLong connections = new AtomicLong();
-  private @Nullable CompletableFuture<StatefulConnection<byte[], byte[]>> current;
+  private @Nullable CompletableFuture<StatefulConnection<String, String>> current;
   private long begun;
   private volatile long answered;
   private volatile boolean isMade;
@@ -52,7 +55,7 @@ public final class LettuceTransport implements Transport {
   private boolean isClosed;
 
   private LettuceTransport(
-      Supplier<CompletableFuture<? extends StatefulConnection<byte[], byte[]>>> connector,
+      Supplier<CompletableFuture<? extends StatefulConnection<String, String>>> connector,
       @Nullable RedisClusterClient cluster,
       Runnable closing) {
     this.connector = connector;
@@ -72,7 +75,7 @@ public final class LettuceTransport implements Transport {
             .disconnectedBehavior(DisconnectedBehavior.REJECT_COMMANDS)
             .build());
     return new LettuceTransport(
-        () -> client.connectAsync(ByteArrayCodec.INSTANCE, own).toCompletableFuture(),
+        () -> client.connectAsync(StringCodec.UTF8, own).toCompletableFuture(),
         null,
         shutdown(client));
   }
@@ -97,7 +100,7 @@ public final class LettuceTransport implements Transport {
     return new LettuceTransport(
         () ->
             CompletableFuture.supplyAsync(
-                () -> client.connect(ByteArrayCodec.INSTANCE),
+                () -> client.connect(StringCodec.UTF8),
                 work -> Core.thread(work, "redis-rl-connect").start()),
         null,
         () -> {});
@@ -132,7 +135,7 @@ public final class LettuceTransport implements Transport {
         () ->
             own.refreshPartitionsAsync()
                 .toCompletableFuture()
-                .thenCompose(done -> own.connectAsync(ByteArrayCodec.INSTANCE)),
+                .thenCompose(done -> own.connectAsync(StringCodec.UTF8)),
         own,
         shutdown(own));
   }
@@ -144,33 +147,26 @@ public final class LettuceTransport implements Transport {
   }
 
   @Override
-  public CompletableFuture<@Nullable Object> send(List<String> words, int firstKey, int keys) {
-    CommandArgs<byte[], byte[]> args = new CommandArgs<>(ByteArrayCodec.INSTANCE);
-    for (int i = 1; i < words.size(); i++) {
-      byte[] word = Keys.encoded(words.get(i));
-      if (i >= firstKey && i < firstKey + keys) {
-        args.addKey(word);
+  public CompletableFuture<@Nullable Object> send(String key, List<String> words) {
+    CommandArgs<String, String> args = new CommandArgs<>(StringCodec.UTF8);
+    for (String word : words.subList(1, words.size())) {
+      byte[] encoded = Keys.encoded(word);
+      if (word.equals(key)) {
+        args.addKey(word); // By which Lettuce finds the node.
       } else {
-        args.add(word);
+        args.add(encoded);
       }
     }
     return connection()
         .thenCompose(
-            connection -> routed(connection, words.get(0), args, cluster == null ? 0 : TRIES));
-  }
-
-  @Override
-  public CompletableFuture<@Nullable Object> sendBeside(String key, List<String> words) {
-    CommandArgs<byte[], byte[]> args = new CommandArgs<>(ByteArrayCodec.INSTANCE);
-    words.subList(1, words.size()).forEach(word -> args.add(word.getBytes(UTF_8)));
-    return connection()
-        .thenCompose(
             connection ->
-                connection instanceof StatefulRedisClusterConnection<byte[], byte[]> nodes
+                args.getFirstEncodedKey() == null
+                        && connection
+                            instanceof StatefulRedisClusterConnection<String, String> nodes
                     ? nodes
                         .getConnectionAsync(node(key).getNodeId())
                         .thenCompose(node -> dispatched(node, words.get(0), args))
-                    : dispatched(connection, words.get(0), args));
+                    : routed(connection, words.get(0), args, cluster == null ? 0 : TRIES));
   }
 
   /**
@@ -178,9 +174,9 @@ public final class LettuceTransport implements Transport {
    * made.
    */
   private CompletableFuture<@Nullable Object> routed(
-      StatefulConnection<byte[], byte[]> connection,
+      StatefulConnection<String, String> connection,
       String name,
-      CommandArgs<byte[], byte[]> args,
+      CommandArgs<String, String> args,
       int tries) {
     return dispatched(connection, name, args)
         .exceptionallyCompose(
@@ -195,27 +191,27 @@ public final class LettuceTransport implements Transport {
   }
 
   private CompletableFuture<@Nullable Object> dispatched(
-      StatefulConnection<byte[], byte[]> connection,
+      StatefulConnection<String, String> connection,
       String name,
-      CommandArgs<byte[], byte[]> args) {
-    AsyncCommand<byte[], byte[], Object> command =
-        new AsyncCommand<>(new Command<>(new Keyword(name), new LettuceReply(), args));
+      CommandArgs<String, String> args) {
+    AsyncCommand<String, String, List<Object>> command =
+        new AsyncCommand<>(
+            new Command<>(new Keyword(name), new NestedMultiOutput<>(StringCodec.UTF8), args));
     connection.dispatch(command);
-    CompletableFuture<@Nullable Object> reply = new CompletableFuture<>();
-    command.whenComplete(
-        (value, error) -> {
+    return command.handle(
+        (values, error) -> {
           if (error instanceof RedisCommandExecutionException said) {
             ServerException line = new ServerException(String.valueOf(said.getMessage()));
             answered = line.isReadOnly() ? answered : System.nanoTime();
-            reply.completeExceptionally(line);
-          } else if (error != null) {
-            reply.completeExceptionally(error);
-          } else {
-            answered = System.nanoTime();
-            reply.complete(value);
+            throw line;
           }
+          if (error != null) {
+            throw new CompletionException(error);
+          }
+          answered = System.nanoTime();
+          // Lettuce makes a list of what is none. No array that is read has one item.
+          return values.size() == 1 ? values.get(0) : values;
         });
-    return reply;
   }
 
   private record Keyword(String text) implements ProtocolKeyword {
@@ -230,11 +226,11 @@ public final class LettuceTransport implements Transport {
     }
   }
 
-  private synchronized CompletableFuture<StatefulConnection<byte[], byte[]>> connection() {
+  private synchronized CompletableFuture<StatefulConnection<String, String>> connection() {
     if (isClosed) {
       return CompletableFuture.failedFuture(new IllegalStateException("the transport is closed"));
     }
-    CompletableFuture<StatefulConnection<byte[], byte[]>> known = current;
+    CompletableFuture<StatefulConnection<String, String>> known = current;
     if (known == null
         || known.isCompletedExceptionally()
         || known.isDone() && !known.join().isOpen()) {
@@ -243,9 +239,9 @@ public final class LettuceTransport implements Transport {
     return known;
   }
 
-  private CompletableFuture<StatefulConnection<byte[], byte[]>> connect() {
+  private CompletableFuture<StatefulConnection<String, String>> connect() {
     begun = System.nanoTime();
-    CompletableFuture<StatefulConnection<byte[], byte[]>> made = new CompletableFuture<>();
+    CompletableFuture<StatefulConnection<String, String>> made = new CompletableFuture<>();
     connector
         .get()
         .whenComplete(
@@ -257,7 +253,7 @@ public final class LettuceTransport implements Transport {
               isMade = true;
               connections.incrementAndGet();
               if (cluster == null) {
-                connection.addListener(new EndsWhenDisconnected());
+                connection.addListener(ENDS_WHEN_DISCONNECTED);
               }
               if (!made.complete(connection)) {
                 connection.closeAsync(); // Given up for another.
@@ -280,12 +276,20 @@ public final class LettuceTransport implements Transport {
    * A connection that breaks is closed, so that Lettuce neither connects it anew nor sends what was
    * unanswered again.
    */
-  private static final class EndsWhenDisconnected implements RedisConnectionStateListener {
-    @Override
-    public void onRedisDisconnected(RedisChannelHandler<?, ?> connection) {
-      if (connection.isOpen()) {
-        connection.closeAsync();
-      }
+  private static final RedisConnectionStateListener ENDS_WHEN_DISCONNECTED =
+      new RedisConnectionStateListener() {
+        @Override
+        public void onRedisDisconnected(RedisChannelHandler<?, ?> connection) {
+          if (connection.isOpen()) {
+            connection.closeAsync();
+          }
+        }
+      };
+
+  /** Closes a connection, or gives up the attempt to make it. */
+  private static void leave(@Nullable CompletableFuture<StatefulConnection<String, String>> known) {
+    if (known != null && !known.cancel(false)) {
+      var ignored = known.thenAccept(StatefulConnection::closeAsync);
     }
   }
 
@@ -295,26 +299,19 @@ public final class LettuceTransport implements Transport {
    */
   @Override
   public synchronized void renew(String server) {
-    CompletableFuture<StatefulConnection<byte[], byte[]>> known = current;
     long now = System.nanoTime();
     if (cluster != null && isMade && now - refreshed > ATTEMPT) {
       refreshed = now;
       cluster.refreshPartitionsAsync(); // Nothing else tells of a node that hangs.
     }
-    if (known == null
-        || cluster != null
-        || now - begun < ATTEMPT
-        || isMade && now - answered < ATTEMPT) {
-      return;
-    }
-    current = null;
-    if (!known.cancel(false) && !known.isCompletedExceptionally()) {
-      known.join().closeAsync();
+    if (cluster == null && now - begun >= ATTEMPT && !(isMade && now - answered < ATTEMPT)) {
+      leave(current);
+      current = null;
     }
   }
 
   private RedisClusterNode node(String key) {
-    return java.util.Objects.requireNonNull(cluster)
+    return requireNonNull(cluster)
         .getPartitions()
         .getPartitionBySlot(SlotHash.getSlot(key.getBytes(UTF_8)));
   }
@@ -340,14 +337,9 @@ public final class LettuceTransport implements Transport {
 
   @Override
   public void close() {
-    CompletableFuture<StatefulConnection<byte[], byte[]>> known;
     synchronized (this) {
       isClosed = true;
-      known = current;
-      current = null;
-    }
-    if (known != null && !known.cancel(false) && !known.isCompletedExceptionally()) {
-      known.join().closeAsync();
+      leave(current);
     }
     closing.run();
   }

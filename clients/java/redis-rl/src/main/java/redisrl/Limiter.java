@@ -157,7 +157,7 @@ public final class Limiter implements AutoCloseable {
 
   /** See {@link #hit}. */
   public CompletableFuture<Decision> hitAsync(String key, Rule rule) {
-    return left(decided("hit", List.of(at(key, rule)), timeout, reply -> {}));
+    return left(decided("hit", List.of(new Keyed(key, rule))));
   }
 
   /** What hit would answer; changes nothing. With a cost of 0 it shows the state as it is. */
@@ -167,7 +167,7 @@ public final class Limiter implements AutoCloseable {
 
   /** See {@link #peek}. */
   public CompletableFuture<Decision> peekAsync(String key, Rule rule) {
-    return left(decided("peek", List.of(at(key, rule)), timeout, reply -> {}));
+    return left(decided("peek", List.of(new Keyed(key, rule))));
   }
 
   /**
@@ -181,14 +181,11 @@ public final class Limiter implements AutoCloseable {
 
   /** See {@link #all}. */
   public CompletableFuture<Decision> allAsync(Keyed... rules) {
-    for (Keyed each : rules) {
-      if (each.reserved != null) {
-        throw new IllegalArgumentException("units are reserved by reserveAll");
-      }
+    List<Keyed> asked = list(rules, "a rule at a key");
+    if (asked.stream().anyMatch(Keyed::isHeld)) {
+      throw new IllegalArgumentException("units are reserved by reserveAll");
     }
-    return left(
-        decided(
-            "all", List.of(rules).stream().map(each -> each.at).toList(), timeout, reply -> {}));
+    return left(decided("all", asked));
   }
 
   /**
@@ -219,21 +216,12 @@ public final class Limiter implements AutoCloseable {
    * other packages call this wait, which every object of Java has already.)
    */
   public Decision await(String key, Rule rule, Duration longest) {
-    return joined(awaitAsync(key, rule, longest));
+    return joined(waiting.begin(key, rule, longest));
   }
 
   /** See {@link #await}. A future that is cancelled gives back its turn or its place. */
   public CompletableFuture<Decision> awaitAsync(String key, Rule rule, Duration longest) {
-    Rule asked = given(rule, "a rule") instanceof Rule.Lease lease ? lease.held() : rule;
-    return waiting.begin(key, asked, longest(longest));
-  }
-
-  private static Duration longest(Duration longest) {
-    if (given(longest, "the time to wait").isNegative()) {
-      throw new IllegalArgumentException(
-          "the time to wait must not be negative, and is " + longest);
-    }
-    return longest;
+    return waiting.begin(key, rule, longest).result;
   }
 
   /** Gives back what the same rule has taken: its cost, of the newest units. */
@@ -251,11 +239,8 @@ public final class Limiter implements AutoCloseable {
   }
 
   CompletableFuture<Refund> refundAsync(String key, Rule rule, @Nullable Instant at) {
-    return change(
-            "refund",
-            key,
-            Command.refund(
-                prefix + given(key, "a key"), Command.at(given(rule, "a rule"), Instant.now()), at))
+    Rule now = given(rule, "a rule").at(Instant.now());
+    return change("refund", key, whole -> Command.refund(whole, now, at))
         .thenApply(Replies::refund);
   }
 
@@ -264,18 +249,17 @@ public final class Limiter implements AutoCloseable {
    * Returns how many keys went.
    */
   public long reset(String key, Rule... rules) {
-    List<Rule> now = List.of(rules).stream().map(rule -> Command.at(rule, Instant.now())).toList();
+    Instant now = Instant.now();
+    List<Rule> all = list(rules, "a rule").stream().map(rule -> rule.at(now)).toList();
     return joined(
-        change("reset", key, Command.reset(prefix + given(key, "a key"), now))
-            .thenApply(Replies::number));
+        change("reset", key, whole -> Command.reset(whole, all)).thenApply(Replies::number));
   }
 
   /**
    * Takes or renews a lease. The decision's holder is who holds it: the rule's, or a random name.
    */
   public Decision acquire(String key, Rule.Lease lease) {
-    Rule.Lease held = given(lease, "a lease").held();
-    List<Command.Keyed> rules = List.of(at(key, held));
+    List<Keyed> rules = List.of(new Keyed(key, given(lease, "a lease").held()));
     // Who has named the holder can release it.
     Consumer<Decision> back = decision -> giveBack(lease.holder == null ? rules : List.of());
     return joined(decided("hit", rules, timeout, back), back);
@@ -287,7 +271,8 @@ public final class Limiter implements AutoCloseable {
   }
 
   CompletableFuture<Long> releaseAsync(String key, String... holders) {
-    return change("release", key, Command.release(prefix + given(key, "a key"), List.of(holders)))
+    list(holders, "a holder");
+    return change("release", key, whole -> Command.release(whole, holders))
         .thenApply(Replies::number)
         .whenComplete((count, error) -> waiting.wake(key));
   }
@@ -299,13 +284,9 @@ public final class Limiter implements AutoCloseable {
    * @throws DeniedException if no place was free
    */
   public Held hold(String key, Rule.Lease lease, Duration longest) {
-    Rule.Lease held = given(lease, "a lease").held();
-    Waiting.Place place = waiting.place(key, held, longest(longest));
-    Decision decision = joined(place.decision());
-    if (!decision.allowed()) {
-      throw new DeniedException(decision);
-    }
-    return new Held(this, key, held, place.asked());
+    Waiting.Waiter waiter = waiting.begin(key, given(lease, "a lease"), longest);
+    granted(joined(waiter));
+    return new Held(this, waiter.at, waiter.asked);
   }
 
   /**
@@ -326,16 +307,11 @@ public final class Limiter implements AutoCloseable {
 
   /** One decision over several keys, of which some are {@link Keyed#reserved}. */
   public Reservation reserveAll(Duration lease, Keyed... rules) {
-    return reserved("all", lease, List.of(rules));
-  }
-
-  private Decision reserved(String call, List<Command.Keyed> held) {
-    Consumer<Decision> back = decision -> giveBack(decision.allowed() ? held : List.of());
-    return joined(decided(call, held, timeout, back), back);
+    return reserved("all", lease, list(rules, "a rule at a key"));
   }
 
   private Reservation reserved(String call, Duration lease, List<Keyed> rules) {
-    List<Command.Keyed> held = Command.at(Keyed.held(rules, lease), Instant.now());
+    List<Keyed> held = Keyed.at(Keyed.held(rules, lease), Instant.now());
     long began = System.nanoTime();
     Decision decision;
     try {
@@ -344,13 +320,29 @@ public final class Limiter implements AutoCloseable {
       if (!error.hasEnded()) {
         throw error;
       }
-      held = Command.at(held, earliestEnd(held));
+      held = Keyed.at(held, Keyed.earliestEnd(held));
       decision = reserved(call, held);
     }
+    return new Reservation(this, call, held, lease, granted(decision), began);
+  }
+
+  private Decision reserved(String call, List<Keyed> held) {
+    Consumer<Decision> back = decision -> giveBack(decision.allowed() ? held : List.of());
+    return joined(decided(call, held, timeout, back), back);
+  }
+
+  private static Decision granted(Decision decision) {
     if (!decision.allowed()) {
       throw new DeniedException(decision);
     }
-    return new Reservation(this, call, held, lease, decision, began);
+    return decision;
+  }
+
+  private static <T> List<T> list(T[] values, String what) {
+    for (T value : given(values, what)) {
+      given(value, what);
+    }
+    return List.of(values);
   }
 
   /**
@@ -374,10 +366,6 @@ public final class Limiter implements AutoCloseable {
     return denials;
   }
 
-  private static Command.Keyed at(String key, Rule rule) {
-    return new Command.Keyed(given(key, "a key"), given(rule, "a rule"));
-  }
-
   /** Asks for a turn. {@code late} gets a decision that comes when the call was given up. */
   CompletableFuture<Decision> turned(
       String key, Rule.Queued rule, Duration within, Duration timeout, Consumer<Decision> late) {
@@ -394,37 +382,31 @@ public final class Limiter implements AutoCloseable {
    * given up.
    */
   CompletableFuture<Decision> decided(
-      String call, List<Command.Keyed> given, Duration timeout, Consumer<Decision> late) {
-    boolean isHeld = given.stream().anyMatch(each -> each.rule().hold() != null);
-    List<Command.Keyed> rules = isHeld ? given : Command.at(given, Instant.now());
+      String call, List<Keyed> given, Duration timeout, Consumer<Decision> late) {
+    boolean isHeld = given.stream().anyMatch(Keyed::isHeld);
+    List<Keyed> rules = isHeld ? given : Keyed.at(given, Instant.now());
     CompletableFuture<Decision> decided = once(call, rules, timeout, late);
-    if (!isHeld && !earliestEnd(rules).equals(Instant.MAX)) {
+    Instant end = Keyed.earliestEnd(rules);
+    if (!isHeld && !end.equals(Instant.MAX)) {
       // On the server's clock, which is ahead, the window may be over.
       decided =
           Core.orElse(
               decided,
-              line ->
-                  line.hasEnded()
-                      ? once(call, Command.at(rules, earliestEnd(rules)), timeout, late)
-                      : null);
+              line -> line.hasEnded() ? once(call, Keyed.at(rules, end), timeout, late) : null);
     }
-    return told(call, rules.stream().map(Command.Keyed::key).toList(), decided);
+    return told(call, Keyed.keys(rules), decided);
   }
 
-  static Instant earliestEnd(List<Command.Keyed> rules) {
-    return rules.stream()
-        .filter(each -> each.rule() instanceof Rule.Fixed fixed && fixed.calendar != null)
-        .map(each -> Instant.ofEpochMilli(((Rule.Fixed) each.rule()).windows.get(0).ends()))
-        .min(Instant::compareTo)
-        .orElse(Instant.MAX);
+  CompletableFuture<Decision> decided(String call, List<Keyed> rules) {
+    return decided(call, rules, timeout, decision -> {});
   }
 
   private CompletableFuture<Decision> once(
-      String call, List<Command.Keyed> rules, Duration timeout, Consumer<Decision> late) {
-    Rule rule = rules.isEmpty() ? null : rules.get(0).rule();
-    if (call.equals("all") || rule == null) {
+      String call, List<Keyed> rules, Duration timeout, Consumer<Decision> late) {
+    if (call.equals("all")) {
       return asked(Command.all(prefix, rules), timeout, reply -> Replies.all(rules, reply), late);
     }
+    Rule rule = rules.get(0).rule();
     String key = prefix + rules.get(0).key();
     Command command = call.equals("peek") ? Command.peek(key, rule) : Command.hit(key, rule);
     return asked(command, timeout, reply -> Replies.rule(rule, reply, false), late);
@@ -441,13 +423,15 @@ public final class Limiter implements AutoCloseable {
     return core.ask(command, timeout, reply -> late.accept(read.apply(reply))).thenApply(read);
   }
 
-  CompletableFuture<@Nullable Object> change(String call, String key, Command command) {
+  private CompletableFuture<@Nullable Object> change(
+      String call, String key, Function<String, Command> command) {
+    Command asked = command.apply(prefix + given(key, "a key"));
     if (isClosed() && !call.equals("release") && !call.equals("settle")) {
       return CompletableFuture.failedFuture(new IllegalStateException("the limiter is closed"));
     }
     long began = System.nanoTime();
     denials.forget(key);
-    return core.ask(command, timeout, reply -> {})
+    return core.ask(asked, timeout, reply -> {})
         .whenComplete(
             (reply, error) -> {
               denials.forget(key);
@@ -472,27 +456,25 @@ public final class Limiter implements AutoCloseable {
         new Event(name, call, keys, Duration.ofNanos(System.nanoTime() - began), decision, cause));
   }
 
-  CompletableFuture<Long> settle(Command.Keyed held, long actual) {
-    return change("settle", held.key(), Command.settle(prefix + held.key(), held.rule(), actual))
+  CompletableFuture<Long> settle(Keyed held, long actual) {
+    return change("settle", held.key(), whole -> Command.settle(whole, held.rule(), actual))
         .thenApply(Replies::settlement);
   }
 
   /**
    * One more call of what is held. {@code late} is called where it has taken something for nobody.
    */
-  CompletableFuture<Decision> renew(
-      String call, List<Command.Keyed> rules, Consumer<Decision> late) {
-    return told(
-        "renew", rules.stream().map(Command.Keyed::key).toList(), once(call, rules, timeout, late));
+  CompletableFuture<Decision> renew(String call, List<Keyed> rules, Consumer<Decision> late) {
+    return told("renew", Keyed.keys(rules), once(call, rules, timeout, late));
   }
 
   /** Ends the leases and reservations of a call. An error is logged: they end by themselves. */
-  void giveBack(List<Command.Keyed> rules) {
-    for (Command.Keyed each : rules) {
+  void giveBack(List<Keyed> rules) {
+    for (Keyed each : rules) {
       CompletableFuture<Long> given = CompletableFuture.completedFuture(0L);
       if (each.rule() instanceof Rule.Lease lease) {
         given = releaseAsync(each.key(), Objects.requireNonNull(lease.holder));
-      } else if (each.rule().hold() != null) {
+      } else if (each.isHeld()) {
         given = settle(each, 0);
       }
       given.whenComplete(
@@ -509,7 +491,7 @@ public final class Limiter implements AutoCloseable {
   }
 
   /** A future that can be cancelled without a trace in the call. */
-  private static CompletableFuture<Decision> left(CompletableFuture<Decision> call) {
+  static CompletableFuture<Decision> left(CompletableFuture<Decision> call) {
     return call.thenApply(Function.identity());
   }
 
@@ -519,6 +501,15 @@ public final class Limiter implements AutoCloseable {
       return joined(left(call));
     } catch (CancellationException error) {
       call.thenAccept(back);
+      throw error;
+    }
+  }
+
+  private static Decision joined(Waiting.Waiter waiter) {
+    try {
+      return joined(waiter.result);
+    } catch (CancellationException error) {
+      waiter.result.thenAccept(waiter::giveBack);
       throw error;
     }
   }

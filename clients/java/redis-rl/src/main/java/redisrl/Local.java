@@ -1,9 +1,10 @@
 package redisrl;
 
+import static java.time.Duration.ZERO;
+
 import java.time.Duration;
 import java.time.Instant;
 import java.util.ArrayList;
-import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -25,39 +26,45 @@ final class Local {
   }
 
   private final int processes;
-  private final Map<String, Counter> counters = new LinkedHashMap<>();
+  private final Map<String, Counter> counters =
+      new LinkedHashMap<>() {
+        @Override
+        protected boolean removeEldestEntry(Map.Entry<String, Counter> eldest) {
+          return size() > MOST;
+        }
+      };
 
   Local(int processes) {
     this.processes = processes;
   }
 
   /** Decides on a request, and counts it if it fits everywhere. */
-  synchronized Decision decide(List<Command.Keyed> rules) {
+  synchronized Decision decide(List<Keyed> rules) {
     Instant now = Instant.now();
-    List<Decision> results = looked(rules, now, false);
+    List<Decision> results = new ArrayList<>();
+    rules.forEach(each -> results.add(told(each, now, false)));
     int index = 0;
-    boolean allowed = true;
-    for (int i = 0; i < rules.size() && allowed; i++) {
-      if (!results.get(i).allowed() && !rules.get(i).rule().isForced()) {
-        allowed = false;
-        index = i;
-      }
+    while (index < rules.size()
+        && (results.get(index).allowed() || rules.get(index).rule().options.force())) {
+      index++;
     }
+    boolean allowed = index == rules.size();
     if (allowed) {
-      results = looked(rules, now, true);
+      results.clear();
+      rules.forEach(each -> results.add(told(each, now, true)));
     }
-    return together(results, index, allowed);
+    return together(results, allowed ? 0 : index, allowed);
   }
 
   /** What a request is told that nobody decides on. */
-  static Decision open(List<Command.Keyed> rules) {
+  static Decision open(List<Keyed> rules) {
     Instant now = Instant.now();
     List<Decision> results = new ArrayList<>();
-    for (Command.Keyed each : rules) {
-      List<State> states =
-          each.rule().policies().stream()
-              .map(policy -> state(policy, policy.limit(), true, 0, null, Duration.ZERO, now))
-              .toList();
+    for (Keyed each : rules) {
+      List<State> states = new ArrayList<>();
+      for (Policy policy : each.rule().policies()) {
+        states.add(state(policy, policy.limit(), 0, ZERO, ZERO, now));
+      }
       results.add(Decision.of(each.rule(), states));
     }
     return together(results, 0, true);
@@ -70,56 +77,35 @@ final class Local {
         : Decision.of(results, index, allowed, bound.remaining(), bound.retryAfter());
   }
 
-  private List<Decision> looked(List<Command.Keyed> rules, Instant now, boolean counts) {
-    List<Decision> results = new ArrayList<>();
-    for (Command.Keyed each : rules) {
-      Rule rule = each.rule();
-      List<State> states = new ArrayList<>();
-      for (Policy policy : rule.policies()) {
-        long limit = Math.max(policy.limit() / processes, Math.min(policy.limit(), 1));
-        Counter counter = counter(each, policy, now);
-        boolean fits = counter.used + Math.max(rule.weight(), 1) <= limit;
-        if (counts) {
-          counter.used += rule.weight();
-        }
-        Duration reset =
-            counter.used == 0
-                ? Duration.ZERO
-                : Duration.ofMillis(Duration.between(now, counter.ends).toMillis() + 1);
-        Duration retry =
-            fits || counts
-                ? Duration.ZERO
-                : rule.weight() > limit ? null : reset.plusMillis(reset.isZero() ? 1 : 0);
-        states.add(state(policy, limit, fits || counts, counter.used, retry, reset, now));
+  /** What a rule says to a request, which counts if it fits into all. */
+  private Decision told(Keyed each, Instant now, boolean counts) {
+    long weight = each.rule().weight();
+    List<State> states = new ArrayList<>();
+    for (Policy policy : each.rule().policies()) {
+      long limit = Math.max(policy.limit() / processes, Math.min(policy.limit(), 1));
+      Counter counter = counter(each, policy, now);
+      boolean fits = counts || counter.used + Math.max(weight, 1) <= limit;
+      counter.used += counts ? weight : 0;
+      Duration reset = ZERO;
+      if (counter.used > 0) {
+        reset = Duration.ofMillis(Duration.between(now, counter.ends).toMillis() + 1);
       }
-      results.add(Decision.of(rule, states));
+      Duration retry = weight > limit ? null : reset.isZero() ? Duration.ofMillis(1) : reset;
+      states.add(state(policy, limit, counter.used, fits ? ZERO : retry, reset, now));
     }
-    return results;
+    return Decision.of(each.rule(), states);
   }
 
   private static State state(
-      Policy policy,
-      long limit,
-      boolean allowed,
-      long used,
-      @Nullable Duration retry,
-      Duration reset,
-      Instant now) {
-    return new State(
-        allowed,
-        limit,
-        used,
-        Math.max(limit - used, 0),
-        allowed ? Duration.ZERO : retry,
-        reset,
-        reset,
-        Duration.ofMillis(Math.max(policy.windowMs(), 0)),
-        now,
-        Duration.ZERO);
+      Policy policy, long limit, long used, @Nullable Duration retry, Duration reset, Instant now) {
+    boolean allowed = retry != null && retry.isZero();
+    Duration window = Duration.ofMillis(Math.max(policy.windowMs(), 0));
+    long left = Math.max(limit - used, 0);
+    return new State(allowed, limit, used, left, retry, reset, reset, window, now, ZERO);
   }
 
   /** That of a window, as it is now. */
-  private Counter counter(Command.Keyed each, Policy policy, Instant now) {
+  private Counter counter(Keyed each, Policy policy, Instant now) {
     Counter counter =
         counters.computeIfAbsent(each.key() + " " + policy.windowMs(), name -> new Counter());
     if (!now.isBefore(counter.ends)) {
@@ -128,10 +114,6 @@ final class Local {
           each.rule() instanceof Rule.Fixed fixed && fixed.calendar != null
               ? fixed.calendar.end(now)
               : now.plusMillis(policy.windowMs());
-    }
-    for (Iterator<Counter> oldest = counters.values().iterator(); counters.size() > MOST; ) {
-      oldest.next();
-      oldest.remove();
     }
     return counter;
   }

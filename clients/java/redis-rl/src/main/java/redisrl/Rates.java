@@ -40,7 +40,7 @@ final class Rates {
 
   static List<Window> windows(String... rates) {
     List<Window> windows = new ArrayList<>();
-    for (String rate : rates) {
+    for (String rate : given(rates, "the rates")) {
       for (String part : given(rate, "a rate").split(",", -1)) {
         windows.add(window(part));
       }

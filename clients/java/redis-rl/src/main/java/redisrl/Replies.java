@@ -4,13 +4,11 @@ import java.time.Duration;
 import java.time.Instant;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.Map;
 import org.jspecify.annotations.Nullable;
-import redisrl.Command.Keyed;
 
 /**
- * Reads replies. A transport gives integers as Long, texts as String, arrays as List, maps of RESP3
- * as Map, nil as null. What cannot be read is an error, and never "allowed".
+ * Reads replies, as a {@link Transport} gives them. What cannot be read is an error, and never
+ * "allowed".
  */
 final class Replies {
   private Replies() {}
@@ -74,13 +72,11 @@ final class Replies {
     throw unreadable(reply);
   }
 
-  /** The map of FULL: a map in RESP3, a flat array in RESP2. */
   private static State state(@Nullable Object reply, boolean isTurn) {
     long waitMs = isTurn ? field(reply, "wait-ms") : 0;
     if (waitMs < 0) {
       throw unreadable(reply);
     }
-    Duration window = Duration.ofMillis(field(reply, "window-ms"));
     return new State(
         field(reply, "allowed") == 1,
         field(reply, "limit"),
@@ -89,28 +85,19 @@ final class Replies {
         duration(field(reply, "retry-after-ms")),
         duration(field(reply, "next-after-ms")),
         duration(field(reply, "reset-after-ms")),
-        window,
+        Duration.ofMillis(field(reply, "window-ms")),
         Instant.ofEpochMilli(field(reply, "at-ms")),
         Duration.ofMillis(waitMs));
   }
 
+  /** Of the fields of FULL, with their names. */
   private static long field(@Nullable Object reply, String name) {
-    if (reply instanceof Map<?, ?> map) {
-      return found(reply, map.get(name));
-    }
-    if (reply instanceof List<?> flat && flat.size() % 2 == 0) {
-      for (int i = 0; i < flat.size(); i += 2) {
-        if (name.equals(flat.get(i))) {
-          return found(reply, flat.get(i + 1));
+    if (reply instanceof List<?> fields) {
+      for (int i = 0; i + 1 < fields.size(); i += 2) {
+        if (name.equals(fields.get(i)) && fields.get(i + 1) instanceof Long number) {
+          return number;
         }
       }
-    }
-    throw unreadable(reply);
-  }
-
-  private static long found(Object reply, @Nullable Object value) {
-    if (value instanceof Long number) {
-      return number;
     }
     throw unreadable(reply);
   }

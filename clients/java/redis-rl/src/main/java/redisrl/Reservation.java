@@ -15,13 +15,50 @@ public final class Reservation implements AutoCloseable {
   /** For how long a server remembers a settlement at least. */
   static final Duration REMEMBERED = Duration.ofMinutes(1);
 
-  /** A key of which units are reserved. */
-  private static final class Part {
-    final Command.Keyed held;
-    @Nullable Long settled;
+  /** A key of which units are reserved, and its settlement: one call at a time. */
+  private final class Part {
+    private final Keyed held;
+    private long units;
+    private @Nullable CompletableFuture<Long> call;
+    private @Nullable Long unansweredSince;
 
-    Part(Command.Keyed held) {
+    Part(Keyed held) {
       this.held = held;
+    }
+
+    synchronized boolean isSettled() {
+      return call != null && call.isDone() && !call.isCompletedExceptionally();
+    }
+
+    synchronized CompletableFuture<Long> settle(long actual) {
+      if (call != null && !call.isCompletedExceptionally()) {
+        // Not sent again: a server that remembers no longer would charge once more.
+        return actual == units
+            ? call
+            : CompletableFuture.failedFuture(
+                new IllegalArgumentException(
+                    "the reservation was settled before, with another figure"));
+      }
+      long began = System.nanoTime();
+      Duration memory =
+          (lease.compareTo(REMEMBERED) > 0 ? lease : REMEMBERED).minus(limiter.timeout());
+      if (unansweredSince != null && began - unansweredSince >= memory.toNanos()) {
+        return CompletableFuture.failedFuture(
+            new IllegalStateException(
+                "the outcome of the settlement is unknown: the first one had no answer"));
+      }
+      units = actual;
+      call = limiter.settle(held, actual).whenComplete((settled, error) -> answered(began, error));
+      return call;
+    }
+
+    private synchronized void answered(long began, @Nullable Throwable error) {
+      if (error != null
+          && Core.cause(error) instanceof UnavailableException unavailable
+          && unavailable.sent
+          && unansweredSince == null) {
+        unansweredSince = began;
+      }
     }
   }
 
@@ -30,20 +67,19 @@ public final class Reservation implements AutoCloseable {
   private final Decision decision;
   private final List<Part> parts;
   private final Keeper keeper;
-  private long @Nullable [] failed;
-  private @Nullable Long unansweredSince;
+  private volatile long[] figures = {0};
 
   Reservation(
       Limiter limiter,
       String call,
-      List<Command.Keyed> rules,
+      List<Keyed> rules,
       Duration lease,
       Decision decision,
       long began) {
     this.limiter = limiter;
     this.lease = lease;
     this.decision = decision;
-    this.parts = rules.stream().filter(each -> each.rule().hold() != null).map(Part::new).toList();
+    this.parts = rules.stream().filter(Keyed::isHeld).map(Part::new).toList();
     this.keeper = new Keeper(limiter, call, rules, lease, began);
   }
 
@@ -72,7 +108,7 @@ public final class Reservation implements AutoCloseable {
    * @throws IllegalStateException if the server remembers no longer whether it was settled: the
    *     outcome is unknown
    */
-  public synchronized boolean settle(long... actual) {
+  public boolean settle(long... actual) {
     if (actual.length != 1 && actual.length != parts.size()) {
       throw new IllegalArgumentException(
           "settle takes the actual units, one figure for all or "
@@ -86,56 +122,28 @@ public final class Reservation implements AutoCloseable {
             "the actual units must be from 0 to " + Rates.MAX_UNITS + ", not " + units);
       }
     }
-    failed = actual.clone();
-    List<RuntimeException> errors = new ArrayList<>();
+    figures = actual.clone();
+    List<CompletableFuture<Long>> calls = new ArrayList<>();
     for (int i = 0; i < parts.size(); i++) {
+      calls.add(parts.get(i).settle(actual[actual.length == 1 ? 0 : i]));
+    }
+    // Also where the caller leaves before that.
+    CompletableFuture.allOf(calls.toArray(CompletableFuture[]::new)).thenRun(keeper::end);
+    UnavailableException unavailable = null;
+    for (CompletableFuture<Long> call : calls) {
       try {
-        settle(parts.get(i), actual[actual.length == 1 ? 0 : i]);
-      } catch (RuntimeException error) {
-        errors.add(error); // The other keys are charged all the more.
+        Limiter.joined(call.copy());
+      } catch (UnavailableException error) {
+        unavailable = error;
       }
     }
-    for (RuntimeException error : errors) {
-      if (!(error instanceof UnavailableException)) {
-        throw error;
-      }
+    if (unavailable != null) {
       LOG.warn(
-          "limiter {}: a reservation could not be settled: {}", limiter.name(), error.getMessage());
+          "limiter {}: a reservation could not be settled: {}",
+          limiter.name(),
+          unavailable.getMessage());
     }
-    if (!errors.isEmpty()) {
-      return false;
-    }
-    failed = null;
-    keeper.end();
-    return true;
-  }
-
-  private void settle(Part part, long units) {
-    Long settled = part.settled;
-    if (settled != null) {
-      // Not sent again: a server that remembers no longer would charge once more.
-      if (settled != units) {
-        throw new IllegalArgumentException(
-            "the reservation was settled before, with another figure");
-      }
-      return;
-    }
-    long began = System.nanoTime();
-    Duration memory =
-        (lease.compareTo(REMEMBERED) > 0 ? lease : REMEMBERED).minus(limiter.timeout());
-    if (unansweredSince != null && began - unansweredSince >= memory.toNanos()) {
-      throw new IllegalStateException(
-          "the outcome of the settlement is unknown: the first one had no answer");
-    }
-    try {
-      Limiter.joined(limiter.settle(part.held, units));
-      part.settled = units;
-    } catch (UnavailableException error) {
-      if (error.sent && unansweredSince == null) {
-        unansweredSince = began;
-      }
-      throw error;
-    }
+    return unavailable == null;
   }
 
   /** Gives everything back: it settles 0. */
@@ -150,13 +158,7 @@ public final class Reservation implements AutoCloseable {
    */
   @Override
   public void close() {
-    boolean isSettled;
-    long[] figures;
-    synchronized (this) {
-      isSettled = parts.stream().allMatch(part -> part.settled != null);
-      figures = failed == null ? new long[] {0} : failed;
-    }
-    if (!isSettled) {
+    if (!parts.stream().allMatch(Part::isSettled)) {
       try {
         settle(figures);
       } catch (RuntimeException error) {

@@ -12,6 +12,7 @@ import java.time.ZoneId;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Objects;
+import java.util.stream.Collectors;
 import org.jspecify.annotations.Nullable;
 import redisrl.Rates.Window;
 
@@ -104,7 +105,7 @@ public abstract sealed class Rule {
   /** The word in RL.PEEK and RL.ALL, and behind "RL." the command of its own. */
   abstract String kind();
 
-  /** The rule as commands take it. */
+  /** The rule as commands take it, in a list that may be added to. */
   abstract List<String> words();
 
   /** Those of RateLimit-Policy, shortest window first. */
@@ -118,17 +119,9 @@ public abstract sealed class Rule {
     return "FULL";
   }
 
-  boolean isForced() {
-    return options.force;
-  }
-
   /** What a request weighs. */
   long weight() {
     return options.cost == null ? 1 : options.cost;
-  }
-
-  @Nullable Hold hold() {
-    return options.hold;
   }
 
   /** This rule, which has at least such a cost. */
@@ -141,27 +134,31 @@ public abstract sealed class Rule {
     return this;
   }
 
+  /** This rule, of a calendar with the period in which a time lies. */
+  Rule at(Instant time) {
+    return this;
+  }
+
   /** What the policy is called: its name, else its windows. */
   String policy() {
-    return Keys.escaped(options.name != null ? options.name : described(), RESERVED);
+    return Keys.escaped(toString(), RESERVED);
   }
 
   @Override
   public boolean equals(@Nullable Object other) {
     return other instanceof Rule rule
-        && kind().equals(rule.kind())
         && described().equals(rule.described())
         && options.equals(rule.options);
   }
 
   @Override
   public int hashCode() {
-    return Objects.hash(kind(), described(), options);
+    return Objects.hash(described(), options);
   }
 
   @Override
   public String toString() {
-    return options.name != null ? options.name : described();
+    return options.named(described());
   }
 
   /** A policy of RateLimit-Policy. The window is -1 for a lease, 0 for one of the calendar. */
@@ -172,7 +169,10 @@ public abstract sealed class Rule {
   }
 
   /** A reservation's. */
-  record Hold(String holder, long leaseMs) {}
+  record Hold(String holder, long leaseMs) {
+    /** Of units that are to be reserved. */
+    static final Hold OPEN = new Hold("", 0);
+  }
 
   record Options(
       @Nullable String name,
@@ -186,15 +186,17 @@ public abstract sealed class Rule {
       return new Options(name, unit, cost, force, hold);
     }
 
+    /** The name, or another where there is none. */
+    String named(String otherwise) {
+      return name != null ? name : otherwise;
+    }
+
     private static String text(String text, String what) {
       if (given(text, "the " + what).isEmpty()
           || !text.chars().allMatch(c -> ' ' <= c && c <= '~')) {
         throw new IllegalArgumentException(
-            "a "
-                + what
-                + " is 1 or more printable ASCII characters, not \""
-                + Rates.shortened(text)
-                + "\"");
+            "a %s is 1 or more printable ASCII characters, not \"%s\""
+                .formatted(what, Rates.shortened(text)));
       }
       return text;
     }
@@ -256,14 +258,17 @@ public abstract sealed class Rule {
       return with(new Options(options.name, options.unit, units, options.force, hold));
     }
 
-    List<String> limits() {
+    /** The windows, what a kind has beside them, and how the request counts. */
+    List<String> windowed(String... more) {
       List<String> words = new ArrayList<>();
-      windows.forEach(
-          window -> words.addAll(List.of(window.seconds(), Long.toString(window.limit()))));
-      return words;
-    }
-
-    List<String> ending(List<String> words) {
+      for (Window window : windows) {
+        words.add(window.seconds());
+        words.add(Long.toString(window.limit()));
+      }
+      words.addAll(List.of(more));
+      if (options.cost != null) {
+        words.addAll(List.of("COST", options.cost.toString()));
+      }
       if (options.hold != null) {
         words.addAll(List.of("HOLD", options.hold.holder(), seconds(options.hold.leaseMs())));
       }
@@ -287,24 +292,19 @@ public abstract sealed class Rule {
       return windows.stream()
           .map(
               window -> {
-                String length = window.seconds() + "s";
-                String name =
-                    options.name == null
-                        ? length
-                        : windows.size() > 1 ? options.name + "-" + length : options.name;
+                String name = window.seconds() + "s";
+                if (options.name != null) {
+                  name = windows.size() > 1 ? options.name + "-" + name : options.name;
+                }
                 return new Policy(name, window.limit(), window.ms(), options.unit);
               })
           .toList();
     }
 
     String described(String kind) {
-      return kind
-          + "-"
-          + String.join(
-              ",",
-              windows.stream()
-                  .map(window -> window.limit() + "/" + seconds(window.ms()) + "s")
-                  .toList());
+      return windows.stream()
+          .map(window -> window.limit() + "/" + seconds(window.ms()) + "s")
+          .collect(Collectors.joining(",", kind + "-", ""));
     }
   }
 
@@ -327,9 +327,7 @@ public abstract sealed class Rule {
     /** The cost is always sent, so that the log is compact from its first request on. */
     @Override
     List<String> words() {
-      List<String> words = limits();
-      words.addAll(List.of("COST", Long.toString(options.cost == null ? 1 : options.cost)));
-      return ending(words);
+      return options.cost == null ? cost(1).windowed() : windowed();
     }
 
     @Override
@@ -365,7 +363,7 @@ public abstract sealed class Rule {
       return new Fixed(options, windows, true, null);
     }
 
-    /** The rule with the period of the calendar in which a time lies. */
+    @Override
     Fixed at(Instant time) {
       if (calendar == null) {
         return this;
@@ -381,22 +379,14 @@ public abstract sealed class Rule {
 
     @Override
     List<String> words() {
-      List<String> words = limits();
-      if (anchored) {
-        words.add("ANCHORED");
-      }
-      if (options.cost != null) {
-        words.addAll(List.of("COST", options.cost.toString()));
-      }
-      return ending(words);
+      return anchored ? windowed("ANCHORED") : windowed();
     }
 
     @Override
     List<Policy> policies() {
-      List<Policy> policies = super.policies();
-      return calendar != null && options.name == null
-          ? List.of(policies.get(0).named(calendar.unit()))
-          : policies;
+      return calendar == null
+          ? super.policies()
+          : List.of(new Policy(options.named(calendar.unit()), calendar.limit(), 0, options.unit));
     }
 
     @Override
@@ -469,9 +459,10 @@ public abstract sealed class Rule {
 
     @Override
     List<String> words() {
-      List<String> words =
-          new ArrayList<>(
-              List.of(Long.toString(burst), Long.toString(count), Long.toString(period)));
+      List<String> words = new ArrayList<>();
+      words.add(Long.toString(burst));
+      words.add(Long.toString(count));
+      words.add(Long.toString(period));
       if (options.cost != null) {
         words.add(options.cost.toString());
       }
@@ -492,12 +483,7 @@ public abstract sealed class Rule {
               .divide(BigInteger.valueOf(1_000_000))
               .min(BigInteger.valueOf(MAX_UNITS))
               .longValueExact();
-      return List.of(
-          new Policy(
-              options.name == null ? seconds(ms) + "s" : options.name,
-              burst + 1,
-              ms,
-              options.unit));
+      return List.of(new Policy(options.named(seconds(ms) + "s"), burst + 1, ms, options.unit));
     }
 
     @Override
@@ -552,14 +538,14 @@ public abstract sealed class Rule {
 
     @Override
     List<String> words() {
-      return List.of(Long.toString(limit), seconds(ms), Objects.requireNonNull(holder));
+      String held = Objects.requireNonNull(holder);
+      return new ArrayList<>(List.of(Long.toString(limit), seconds(ms), held));
     }
 
     @Override
     List<Policy> policies() {
-      String name = options.name == null ? seconds(ms) + "s" : options.name;
-      return List.of(
-          new Policy(name, limit, -1, options.unit == null ? "concurrent-requests" : options.unit));
+      String unit = options.unit == null ? "concurrent-requests" : options.unit;
+      return List.of(new Policy(options.named(seconds(ms) + "s"), limit, -1, unit));
     }
 
     @Override

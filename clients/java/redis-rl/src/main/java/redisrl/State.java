@@ -34,6 +34,12 @@ public record State(
     Instant at,
     Duration waitFor) {
 
+  /** The same with what a call over several keys has made of it. */
+  State of(boolean allowed, long remaining, @Nullable Duration retryAfter) {
+    return new State(
+        allowed, limit, used, remaining, retryAfter, nextAfter, resetAfter, window, at, waitFor);
+  }
+
   /** The same some time later, if nothing else has happened. */
   State later(Duration passed) {
     return new State(

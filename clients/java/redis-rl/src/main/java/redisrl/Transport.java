@@ -8,19 +8,17 @@ import org.jspecify.annotations.Nullable;
  * The way to a server or a cluster: {@link LettuceTransport} or {@link JedisTransport}. One can
  * serve several limiters.
  *
- * <p>A reply is a Long, a String, a List, a Map or null; a future fails with {@link
- * ServerException} for an error line, and with anything else where the connection broke or was not
- * made. A command is never sent twice. The texts of keys and words are sent as UTF-8.
+ * <p>A reply is a Long, a String, a List or null, and a map of RESP3 is a List of its keys and
+ * values in turn. A future fails with {@link ServerException} for an error line, and with anything
+ * else where the connection broke or was not made. A command is never sent twice. The texts of keys
+ * and words are sent as UTF-8.
  */
 public interface Transport extends AutoCloseable {
   /**
-   * Sends a command of which {@code keys} words from {@code firstKey} on are keys, to the server
-   * that has them.
+   * Sends a command to the server that has this key, which is among its words unless the command
+   * takes no keys.
    */
-  CompletableFuture<@Nullable Object> send(List<String> words, int firstKey, int keys);
-
-  /** Sends a command without keys to the server that has this key. */
-  CompletableFuture<@Nullable Object> sendBeside(String key, List<String> words);
+  CompletableFuture<@Nullable Object> send(String key, List<String> words);
 
   /** The name of the server that has this key; empty where there is only one. */
   String server(String key);

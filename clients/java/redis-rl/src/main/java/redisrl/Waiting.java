@@ -1,5 +1,8 @@
 package redisrl;
 
+import static java.util.Objects.requireNonNull;
+import static redisrl.Rates.given;
+
 import java.time.Duration;
 import java.util.ArrayDeque;
 import java.util.Deque;
@@ -30,33 +33,25 @@ final class Waiting {
     this.limiter = limiter;
   }
 
-  CompletableFuture<Decision> begin(String key, Rule rule, Duration longest) {
-    Waiter waiter = new Waiter(Rates.given(key, "a key"), rule, longest);
-    if (rule instanceof Rule.Lease) {
+  Waiter begin(String key, Rule rule, Duration longest) {
+    if (given(longest, "the time to wait").isNegative()) {
+      throw new IllegalArgumentException(
+          "the time to wait must not be negative, and is " + longest);
+    }
+    Rule asked = given(rule, "a rule") instanceof Rule.Lease lease ? lease.held() : rule;
+    Waiter waiter = new Waiter(new Keyed(key, asked), longest);
+    if (asked instanceof Rule.Lease) {
       enter(waiter);
     } else {
       waiter.ask();
     }
-    return waiter.result;
-  }
-
-  /** A call that waits for a place, and when it asked last. */
-  record Place(CompletableFuture<Decision> decision, java.util.function.LongSupplier askedAt) {
-    long asked() {
-      return askedAt.getAsLong();
-    }
-  }
-
-  Place place(String key, Rule.Lease lease, Duration longest) {
-    Waiter waiter = new Waiter(Rates.given(key, "a key"), lease, longest);
-    enter(waiter);
-    return new Place(waiter.result, () -> waiter.asked);
+    return waiter;
   }
 
   private void enter(Waiter waiter) {
     boolean isFirst;
     synchronized (lines) {
-      Deque<Waiter> line = lines.computeIfAbsent(waiter.key, key -> new ArrayDeque<>());
+      Deque<Waiter> line = lines.computeIfAbsent(waiter.at.key(), key -> new ArrayDeque<>());
       line.add(waiter);
       isFirst = line.size() == 1;
     }
@@ -72,12 +67,12 @@ final class Waiting {
   private void leave(Waiter waiter) {
     Waiter next;
     synchronized (lines) {
-      Deque<Waiter> line = lines.getOrDefault(waiter.key, new ArrayDeque<>());
+      Deque<Waiter> line = lines.getOrDefault(waiter.at.key(), new ArrayDeque<>());
       boolean wasFirst = line.peek() == waiter;
       line.remove(waiter);
       next = wasFirst ? line.peek() : null;
       if (line.isEmpty()) {
-        lines.remove(waiter.key);
+        lines.remove(waiter.at.key());
       }
     }
     if (next != null) {
@@ -98,43 +93,42 @@ final class Waiting {
     }
   }
 
-  private final class Waiter {
-    final String key;
-    final Rule rule;
+  final class Waiter {
     final CompletableFuture<Decision> result = new CompletableFuture<>();
-    final long until;
-    private final Duration patience;
-    volatile long pause = FIRST_POLL.toNanos();
+    final Keyed at;
     volatile long asked = System.nanoTime();
+    private final long until;
+    private final long patience;
+    private volatile long pause = FIRST_POLL.toNanos();
     private @Nullable Decision denial;
     private @Nullable ScheduledFuture<?> next;
     private boolean isAsking;
 
-    Waiter(String key, Rule rule, Duration longest) {
-      this.key = key;
-      this.rule = rule;
+    Waiter(Keyed at, Duration longest) {
+      this.at = at;
       // A time of more than a century is as good as any.
       this.until =
           System.nanoTime()
               + Math.min(longest.toSeconds(), 3_000_000_000L) * 1_000_000_000L
               + longest.getNano();
       // A wait that takes no time at all is a call as any other.
-      this.patience = longest.isZero() ? limiter.timeout() : limiter.timeout().dividedBy(LAST_CALL);
+      long whole = limiter.timeout().toNanos();
+      this.patience = longest.isZero() ? whole : whole / LAST_CALL;
     }
 
-    long left() {
+    private long left() {
       return Math.max(0, until - System.nanoTime());
     }
 
     /** Asks in this number of nanoseconds, and not before. */
-    synchronized void later(long nanos) {
+    private synchronized void later(long nanos) {
       if (next != null) {
         next.cancel(false);
       }
       next = Core.TIMER.schedule(this::ask, nanos, TimeUnit.NANOSECONDS);
     }
 
-    void ask() {
+    private void ask() {
       synchronized (this) {
         if (isAsking || result.isDone()) {
           return;
@@ -142,16 +136,16 @@ final class Waiting {
         isAsking = true;
         asked = System.nanoTime();
       }
-      Duration left = Duration.ofNanos(left());
+      long left = left();
       // The last call has some time for its answer, too.
-      Duration timeout = max(min(limiter.timeout(), left), patience);
+      Duration timeout =
+          Duration.ofNanos(Math.max(Math.min(limiter.timeout().toNanos(), left), patience));
+      Duration turn = Duration.ofNanos(Math.min(left, Command.LONGEST_TURN.toNanos()));
       try {
         CompletableFuture<Decision> call =
-            rule instanceof Rule.Queued queued && !rule.isForced()
-                ? limiter.turned(
-                    key, queued, min(left, Command.LONGEST_TURN), timeout, this::giveBack)
-                : limiter.decided(
-                    "hit", List.of(new Command.Keyed(key, rule)), timeout, this::giveBack);
+            at.rule() instanceof Rule.Queued queued && !at.rule().options.force()
+                ? limiter.turned(at.key(), queued, turn, timeout, this::late)
+                : limiter.decided("hit", List.of(at), timeout, this::late);
         call.whenComplete(this::answered);
       } catch (RuntimeException error) {
         result.completeExceptionally(error);
@@ -163,7 +157,7 @@ final class Waiting {
         isAsking = false;
       }
       if (decision == null) {
-        failed(Core.cause(java.util.Objects.requireNonNull(thrown)));
+        failed(Core.cause(requireNonNull(thrown)));
       } else if (decision.allowed()) {
         sleep(decision);
       } else {
@@ -187,11 +181,7 @@ final class Waiting {
     }
 
     private void sleep(Decision decision) {
-      if (result.isDone()) {
-        giveBack(decision);
-        return;
-      }
-      if (decision.waitFor().isZero()) {
+      if (result.isDone() || decision.waitFor().isZero()) {
         finish(decision);
         return;
       }
@@ -201,14 +191,14 @@ final class Waiting {
       result.whenComplete(
           (done, error) -> {
             if (error != null && timer.cancel(false)) {
-              giveBack(decision);
+              late(decision);
             }
           });
     }
 
     private void finish(Decision decision) {
       if (!result.complete(decision)) {
-        giveBack(decision);
+        late(decision);
       }
     }
 
@@ -216,7 +206,7 @@ final class Waiting {
       denial = decision;
       long left = left();
       Duration wait = decision.retryAfter();
-      boolean isLease = rule instanceof Rule.Lease;
+      boolean isLease = at.rule() instanceof Rule.Lease;
       if (wait == null || left == 0 || !isLease && wait.compareTo(Duration.ofNanos(left)) > 0) {
         result.complete(decision);
       } else if (isLease) {
@@ -229,31 +219,32 @@ final class Waiting {
       }
     }
 
-    /** What was taken for nobody. */
-    private void giveBack(Decision decision) {
-      if (!decision.allowed()) {
-        return;
-      }
-      if (rule instanceof Rule.Lease) {
+    /** A decision that the result is not. */
+    private void late(Decision decision) {
+      if (at.rule() instanceof Rule.Lease) {
         // A later call by the same holder may get the place, or have it.
         var ignored =
             result.whenComplete(
                 (last, error) -> {
                   if (last == null || !last.allowed()) {
-                    limiter.giveBack(List.of(new Command.Keyed(key, rule)));
+                    giveBack(decision);
                   }
                 });
-      } else if (rule instanceof Rule.Queued && !rule.isForced()) {
-        var ignored = limiter.refundAsync(key, rule, decision.at());
+      } else {
+        giveBack(decision);
       }
     }
 
-    private static Duration min(Duration a, Duration b) {
-      return a.compareTo(b) < 0 ? a : b;
-    }
-
-    private static Duration max(Duration a, Duration b) {
-      return a.compareTo(b) > 0 ? a : b;
+    /** What was taken for nobody. */
+    void giveBack(Decision decision) {
+      if (!decision.allowed()) {
+        return;
+      }
+      if (at.rule() instanceof Rule.Lease) {
+        limiter.giveBack(List.of(at));
+      } else if (at.rule() instanceof Rule.Queued && !at.rule().options.force()) {
+        var ignored = limiter.refundAsync(at.key(), at.rule(), decision.at());
+      }
     }
   }
 }

@@ -36,7 +36,7 @@ class DefaultsTest {
   void theDefaultsAreThoseOfAllPackages() {
     Map<String, String> rows = new TreeMap<>();
     rows("", CasesTest.read("defaults.json"), rows);
-    Limiter limiter = Limiter.builder(new NoTransport()).build();
+    Limiter limiter = Limiter.builder(new Between(null)).build();
     List<String> modes = new ArrayList<>();
     for (Mode mode : Mode.values()) {
       modes.add("\"" + mode.name().toLowerCase(Locale.ROOT) + "\"");
@@ -83,35 +83,5 @@ class DefaultsTest {
     assertThat(told).isEqualTo(rows);
     assertThat(Duration.ofMillis(Long.parseLong(rows.get("limiter.timeout_ms"))))
         .isEqualTo(Duration.ofSeconds(1));
-  }
-
-  private static final class NoTransport implements Transport {
-    @Override
-    public java.util.concurrent.CompletableFuture<Object> send(
-        List<String> words, int firstKey, int keys) {
-      return new java.util.concurrent.CompletableFuture<>();
-    }
-
-    @Override
-    public java.util.concurrent.CompletableFuture<Object> sendBeside(
-        String key, List<String> words) {
-      return new java.util.concurrent.CompletableFuture<>();
-    }
-
-    @Override
-    public String server(String key) {
-      return "";
-    }
-
-    @Override
-    public boolean isCluster() {
-      return false;
-    }
-
-    @Override
-    public void renew(String server) {}
-
-    @Override
-    public void close() {}
   }
 }

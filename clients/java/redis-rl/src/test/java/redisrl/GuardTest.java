@@ -18,43 +18,19 @@ class GuardTest {
   private static final Rule.Sliding RULE = Rule.sliding("2/hour");
 
   /** A transport that counts what is sent, or has no server. */
-  private static final class Counting implements Transport {
+  private static final class Counting extends Between {
     final AtomicInteger sent = new AtomicInteger();
-    private final Transport to;
 
     Counting(Transport to) {
-      this.to = to;
+      super(to);
     }
 
     @Override
-    public CompletableFuture<Object> send(List<String> words, int firstKey, int keys) {
+    public CompletableFuture<Object> send(String key, List<String> words) {
       words.forEach(Keys::encoded);
       sent.incrementAndGet();
-      return to == null
-          ? CompletableFuture.failedFuture(new java.io.IOException("there is no server"))
-          : to.send(words, firstKey, keys);
+      return super.send(key, words);
     }
-
-    @Override
-    public CompletableFuture<Object> sendBeside(String key, List<String> words) {
-      return to.sendBeside(key, words);
-    }
-
-    @Override
-    public String server(String key) {
-      return "";
-    }
-
-    @Override
-    public boolean isCluster() {
-      return false;
-    }
-
-    @Override
-    public void renew(String server) {}
-
-    @Override
-    public void close() {}
   }
 
   private static List<Limit> one(String identity, Rule rule) {
@@ -100,23 +76,17 @@ class GuardTest {
   @Test
   void aDenialCoversTheSameAndHeavierRequests() {
     Denials denials = new Denials();
-    Decision denial =
-        new Local(1).decide(List.of(new Command.Keyed("k", Rule.sliding("0/hour").cost(3))));
-    List<Command.Keyed> asked = List.of(new Command.Keyed("k", Rule.sliding("9/hour").cost(3)));
+    Decision denial = new Local(1).decide(List.of(new Keyed("k", Rule.sliding("0/hour").cost(3))));
+    List<Keyed> asked = List.of(new Keyed("k", Rule.sliding("9/hour").cost(3)));
     denials.remember(asked, denial, System.nanoTime() + Duration.ofHours(1).toNanos());
     assertThat(denials.find(asked)).isNotNull();
-    assertThat(denials.find(List.of(new Command.Keyed("k", Rule.sliding("9/hour").cost(4)))))
-        .isNotNull();
+    assertThat(denials.find(List.of(new Keyed("k", Rule.sliding("9/hour").cost(4))))).isNotNull();
     // This one never fits: the server says so.
-    assertThat(denials.find(List.of(new Command.Keyed("k", Rule.sliding("9/hour").cost(10)))))
+    assertThat(denials.find(List.of(new Keyed("k", Rule.sliding("9/hour").cost(10))))).isNull();
+    assertThat(denials.find(List.of(new Keyed("k", Rule.sliding("9/hour").cost(2))))).isNull();
+    assertThat(denials.find(List.of(new Keyed("k", Rule.sliding("9/hour").cost(3).force()))))
         .isNull();
-    assertThat(denials.find(List.of(new Command.Keyed("k", Rule.sliding("9/hour").cost(2)))))
-        .isNull();
-    assertThat(
-            denials.find(List.of(new Command.Keyed("k", Rule.sliding("9/hour").cost(3).force()))))
-        .isNull();
-    assertThat(denials.find(List.of(new Command.Keyed("k", Rule.sliding("8/hour").cost(3)))))
-        .isNull();
+    assertThat(denials.find(List.of(new Keyed("k", Rule.sliding("8/hour").cost(3))))).isNull();
     assertThatThrownBy(() -> new Limit("a", Rule.lease(1, Duration.ofSeconds(1)), null))
         .isInstanceOf(IllegalArgumentException.class);
     assertThatThrownBy(() -> new Limit("", RULE, null))
@@ -127,18 +97,18 @@ class GuardTest {
   void denialsAreBounded() {
     Denials denials = new Denials();
     Rule.Sliding none = Rule.sliding("0/hour");
-    Decision denial = new Local(1).decide(List.of(new Command.Keyed("k", none)));
+    Decision denial = new Local(1).decide(List.of(new Keyed("k", none)));
     long later = System.nanoTime() + Duration.ofHours(1).toNanos();
     for (int i = 0; i <= Denials.MOST; i++) {
-      denials.remember(List.of(new Command.Keyed("k" + i, none)), denial, later);
+      denials.remember(List.of(new Keyed("k" + i, none)), denial, later);
     }
-    assertThat(denials.find(List.of(new Command.Keyed("k0", none)))).isNull();
-    assertThat(denials.find(List.of(new Command.Keyed("k" + Denials.MOST, none)))).isNotNull();
+    assertThat(denials.find(List.of(new Keyed("k0", none)))).isNull();
+    assertThat(denials.find(List.of(new Keyed("k" + Denials.MOST, none)))).isNotNull();
     for (int i = 0; i < 5; i++) {
       String key = i + "k".repeat(Denials.MOST_BYTES / 4);
-      denials.remember(List.of(new Command.Keyed(key, none)), denial, later);
+      denials.remember(List.of(new Keyed(key, none)), denial, later);
     }
-    assertThat(denials.find(List.of(new Command.Keyed("k" + Denials.MOST, none)))).isNull();
+    assertThat(denials.find(List.of(new Keyed("k" + Denials.MOST, none)))).isNull();
   }
 
   @Test

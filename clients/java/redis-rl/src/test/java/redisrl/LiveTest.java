@@ -241,48 +241,24 @@ class LiveTest {
   }
 
   /** The first reply about a place comes when the test lets it come. */
-  private static final class LateReply implements Transport {
+  private static final class LateReply extends Between {
     final CompletableFuture<Void> comes = new CompletableFuture<>();
     final AtomicInteger released = new AtomicInteger();
     private final AtomicBoolean isFirst = new AtomicBoolean(true);
-    private final Transport to;
 
     LateReply(Transport to) {
-      this.to = to;
+      super(to);
     }
 
     @Override
-    public CompletableFuture<Object> send(List<String> words, int firstKey, int keys) {
+    public CompletableFuture<Object> send(String key, List<String> words) {
       if (words.get(0).equals("RL.RELEASE")) {
         released.incrementAndGet();
       }
-      CompletableFuture<Object> reply = to.send(words, firstKey, keys);
+      CompletableFuture<Object> reply = super.send(key, words);
       return words.get(0).equals("RL.ACQUIRE") && isFirst.getAndSet(false)
           ? comes.thenCompose(now -> reply)
           : reply;
-    }
-
-    @Override
-    public CompletableFuture<Object> sendBeside(String key, List<String> words) {
-      return to.sendBeside(key, words);
-    }
-
-    @Override
-    public String server(String key) {
-      return to.server(key);
-    }
-
-    @Override
-    public boolean isCluster() {
-      return false;
-    }
-
-    @Override
-    public void renew(String server) {}
-
-    @Override
-    public void close() {
-      to.close();
     }
   }
 
@@ -371,7 +347,7 @@ class LiveTest {
       // No call is under way that could fail.
       Thread.sleep(200);
       if (isFoundBeside) {
-        catchThrowable(() -> transport.sendBeside("k", List.of("PING")).join());
+        catchThrowable(() -> transport.send("k", List.of("PING")).join());
       }
       eventually(
           () ->
@@ -388,13 +364,12 @@ class LiveTest {
           Command.LIBRARY
               .replaceFirst("-- Version \\d+", "-- Version 1")
               .replaceFirst("VERSION = \\d+", "VERSION = 1");
-      transport.sendBeside("k", List.of("FUNCTION", "LOAD", older)).get();
+      transport.send("k", List.of("FUNCTION", "LOAD", older)).get();
       try (Limiter limiter = on(transport).build()) {
         limiter.hit("k", Rule.sliding("5/s"));
         assertThat(limiter.mode()).isEqualTo(Mode.FUNCTIONS);
         eventually(
-            () ->
-                !transport.sendBeside("k", List.of("FCALL", "rl_version", "0")).join().equals(1L));
+            () -> !transport.send("k", List.of("FCALL", "rl_version", "0")).join().equals(1L));
       }
     }
   }
@@ -404,7 +379,7 @@ class LiveTest {
   void errorsOfTheServerAreToldAndOpenNoBreaker(Way way) throws Exception {
     try (Transport transport = way.to(server);
         Limiter limiter = on(transport).build()) {
-      transport.send(List.of("SET", "wrong", "x"), 1, 1).get();
+      transport.send("wrong", List.of("SET", "wrong", "x")).get();
       assertThatThrownBy(
               () -> limiter.hit("wrong", Rule.lease(1, Duration.ofSeconds(1)).holder("h")))
           .isInstanceOf(ServerException.class)

@@ -19,17 +19,13 @@ public final class Addresses {
 
   private static final Pattern ZEROS = Pattern.compile("(?:^|:)(0(?::0)+)(?::|$)");
 
-  private static final class Network {
-    private final byte[] bytes;
-    private final int bits;
+  // An address, in brackets or with a port as X-Forwarded-For may have it.
+  private static final Pattern HOST =
+      Pattern.compile("\\[(.*)](?::\\d{1,5})?|([^:]*):\\d{1,5}|(.*)");
 
-    Network(byte[] bytes, int bits) {
-      this.bytes = bytes;
-      this.bits = bits;
-    }
-
-    boolean contains(byte[] address) {
-      return address.length == bytes.length && Arrays.equals(masked(address, bits), bytes);
+  private record Network(InetAddress address, int bits) {
+    boolean contains(byte[] other) {
+      return Arrays.equals(masked(other, bits), address.getAddress());
     }
   }
 
@@ -54,21 +50,20 @@ public final class Addresses {
   }
 
   private static Network network(String text) {
-    int slash = text.indexOf('/');
-    byte[] address = bytes(slash < 0 ? text : text.substring(0, slash));
-    String bits = slash < 0 ? "" : text.substring(slash + 1);
-    if (address != null && slash < 0) {
-      return new Network(address, address.length * 8);
+    String[] parts = text.split("/", 2);
+    byte[] address = bytes(parts[0]);
+    if (address != null) {
+      int most = 8 * address.length;
+      String bits = parts.length == 1 ? Integer.toString(most) : parts[1];
+      if (bits.matches("\\d{1,3}") && Integer.parseInt(bits) <= most) {
+        int kept = Integer.parseInt(bits);
+        return new Network(of(masked(address, kept)), kept);
+      }
     }
-    if (address == null
-        || !bits.matches("\\d{1,3}")
-        || Integer.parseInt(bits) > address.length * 8) {
-      throw new IllegalArgumentException(
-          "a trusted proxy is an address or a network such as 10.0.0.0/8, not \""
-              + Rates.shortened(text)
-              + "\"");
-    }
-    return new Network(masked(address, Integer.parseInt(bits)), Integer.parseInt(bits));
+    throw new IllegalArgumentException(
+        "a trusted proxy is an address or a network such as 10.0.0.0/8, not \""
+            + Rates.shortened(text)
+            + "\"");
   }
 
   /**
@@ -99,16 +94,14 @@ public final class Addresses {
     return isShort || ipv6Prefix == 128 ? text : text + "/" + ipv6Prefix;
   }
 
-  /** An address, with a port or in brackets as X-Forwarded-For may have it. */
   private static byte @Nullable [] read(String text) {
-    int colon = text.lastIndexOf(':');
-    int bracket = text.lastIndexOf(']');
-    boolean hasPort =
-        text.matches(".*:\\d{1,5}")
-            && (bracket >= 0 ? colon == bracket + 1 : text.indexOf(':') == colon);
-    String host = hasPort ? text.substring(0, colon) : text;
-    boolean bracketed = host.startsWith("[") && host.endsWith("]");
-    return bytes(bracketed ? host.substring(1, host.length() - 1) : host);
+    var found = HOST.matcher(text);
+    if (!found.matches()) {
+      return null;
+    }
+    String bracketed = found.group(1);
+    String before = found.group(2);
+    return bytes(bracketed != null ? bracketed : before != null ? before : text);
   }
 
   private static byte @Nullable [] bytes(String text) {
@@ -135,17 +128,20 @@ public final class Addresses {
 
   /** As RFC 5952 writes it: the first of the longest runs of zeros, of two at least, is "::". */
   private static String compressed(byte[] address) {
-    String text;
-    try {
-      text = InetAddress.getByAddress(address).getHostAddress();
-    } catch (UnknownHostException error) {
-      throw new IllegalStateException(error); // Of 4 or 16 bytes it is known.
-    }
+    String text = of(address).getHostAddress();
     return ZEROS
         .matcher(text)
         .results()
         .max(Comparator.comparingInt(run -> run.group(1).length()))
         .map(run -> text.substring(0, run.start()) + "::" + text.substring(run.end()))
         .orElse(text);
+  }
+
+  private static InetAddress of(byte[] address) {
+    try {
+      return InetAddress.getByAddress(address);
+    } catch (UnknownHostException error) {
+      throw new IllegalStateException(error); // Of 4 or 16 bytes it is known.
+    }
   }
 }

@@ -6,11 +6,13 @@ import static java.util.concurrent.TimeUnit.NANOSECONDS;
 import java.time.Duration;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.ThreadLocalRandom;
+import java.util.concurrent.TimeoutException;
 import java.util.function.Consumer;
 import java.util.function.Function;
 import java.util.regex.Pattern;
@@ -28,12 +30,11 @@ final class Core {
   static final Duration PROBE = Duration.ofMinutes(1);
 
   private static final Logger LOG = LoggerFactory.getLogger(Limiter.class);
+  private static final Set<Meaning> ANSWERS = Set.of(Meaning.PERMANENT, Meaning.AGAIN);
   private static final Pattern VERSION = Pattern.compile("-- Version (\\d+)");
-  // How much later than planned a timer runs in a process that is busy, how often a call that waits
-  // on looks again, and for how
-  // long it does at most.
+  // How much later than planned a timer runs in a process that is busy, and how often a call that
+  // waits on looks again; then for how long it does at most.
   private static final long LATE = MILLISECONDS.toNanos(20);
-  private static final long LOOK = MILLISECONDS.toNanos(20);
   private static final long LONGEST_EXTENSION = Duration.ofSeconds(1).toNanos();
   // For how long it looks once more in a process that was stopped for longer than that.
   private static final long LAST_LOOK = MILLISECONDS.toNanos(100);
@@ -156,14 +157,16 @@ final class Core {
     final Server server;
     final long began = System.nanoTime();
     final long timeout;
+    final Consumer<@Nullable Object> late;
     final CompletableFuture<@Nullable Object> result = new CompletableFuture<>();
     long pause = FIRST_PAUSE;
     boolean isLate;
 
-    Call(Command command, Server server, Duration timeout) {
+    Call(Command command, Server server, Duration timeout, Consumer<@Nullable Object> late) {
       this.command = command;
       this.server = server;
       this.timeout = timeout.toNanos();
+      this.late = late;
     }
 
     long left() {
@@ -200,9 +203,9 @@ final class Core {
     if (refusal != null) {
       return CompletableFuture.failedFuture(new UnavailableException(refusal, null, false));
     }
-    Call call = new Call(command, server, timeout);
+    Call call = new Call(command, server, timeout, late);
     try {
-      attempt(call, late);
+      attempt(call);
     } catch (RuntimeException error) {
       server.unsent(); // Such as a key that is no text, which says nothing of the server.
       throw error;
@@ -215,7 +218,7 @@ final class Core {
     return servers.computeIfAbsent(transport.server(key), Server::new);
   }
 
-  private void attempt(Call call, Consumer<@Nullable Object> late) {
+  private void attempt(Call call) {
     inMode(call.command, call.server)
         .whenComplete(
             (reply, thrown) -> {
@@ -223,7 +226,7 @@ final class Core {
               if (error == null) {
                 call.server.answered(call.began);
                 if (!call.result.complete(reply)) {
-                  late.accept(reply);
+                  call.late.accept(reply);
                 }
                 return;
               }
@@ -233,7 +236,7 @@ final class Core {
               }
               switch (line.meaning(transport.isCluster())) {
                 case REFUSES -> fail(call, line.line(), line);
-                case AGAIN -> again(call, line, late);
+                case AGAIN -> again(call, line);
                 default -> {
                   call.server.answered(call.began);
                   call.result.completeExceptionally(line);
@@ -265,15 +268,13 @@ final class Core {
   }
 
   /** Nothing was counted: once more, as long as there is time. */
-  private void again(Call call, ServerException line, Consumer<@Nullable Object> late) {
+  private void again(Call call, ServerException line) {
     call.server.answered(call.began);
     if (call.left() <= call.pause) {
       call.result.completeExceptionally(new UnavailableException(line.line(), line, false));
       return;
     }
-    after(
-        ThreadLocalRandom.current().nextLong(call.pause / 2, call.pause),
-        () -> attempt(call, late));
+    after(ThreadLocalRandom.current().nextLong(call.pause / 2, call.pause), () -> attempt(call));
     call.pause = Math.min(2 * call.pause, LONGEST_PAUSE);
   }
 
@@ -291,7 +292,7 @@ final class Core {
               boolean isBusy = now - planned > LATE;
               boolean answers = call.server.answeredAt - (call.began + call.timeout / 2) > 0;
               if ((isBusy || answers) && now - call.began < call.timeout + LONGEST_EXTENSION) {
-                watch(call, LOOK);
+                watch(call, LATE);
               } else if (isBusy && !call.isLate) {
                 call.isLate = true;
                 watch(call, LAST_LOOK);
@@ -299,7 +300,7 @@ final class Core {
                 fail(
                     call,
                     "no answer within " + NANOSECONDS.toMillis(call.timeout) + " ms",
-                    new java.util.concurrent.TimeoutException());
+                    new TimeoutException());
               }
             },
             wait,
@@ -309,8 +310,7 @@ final class Core {
 
   private CompletableFuture<@Nullable Object> inMode(Command command, Server server) {
     if (chosen != Mode.AUTO) {
-      return in(chosen, command, server)
-          .whenComplete((reply, error) -> keep(chosen, command, server, error));
+      return kept(chosen, command, server);
     }
     Mode known = server.mode;
     if (known == Mode.AUTO) {
@@ -324,9 +324,7 @@ final class Core {
 
   /** In this mode, or in the next that the server has. */
   private CompletableFuture<@Nullable Object> found(Mode mode, Command command, Server server) {
-    CompletableFuture<@Nullable Object> tried =
-        in(mode, command, server)
-            .whenComplete((reply, error) -> keep(mode, command, server, error));
+    CompletableFuture<@Nullable Object> tried = kept(mode, command, server);
     if (mode == Mode.SCRIPT) {
       return tried;
     }
@@ -402,28 +400,29 @@ final class Core {
   }
 
   /**
-   * Remembers the mode if the server has answered in it. An error of its own says that it is there,
-   * too.
+   * In this mode, which is remembered if the server has answered in it. An error of its own says
+   * that it is there, too.
    */
-  private void keep(Mode mode, Command command, Server server, @Nullable Throwable error) {
-    if (error != null) {
-      boolean isAnswer =
-          cause(error) instanceof ServerException line
-              && !isForbidden(line)
-              && (line.meaning(transport.isCluster()) == Meaning.PERMANENT
-                  || line.meaning(transport.isCluster()) == Meaning.AGAIN);
-      if (!isAnswer) {
-        return;
-      }
-    }
-    if (server.mode != mode) {
-      server.mode = mode;
-      server.probed(transport.connections());
-      LOG.info("limiter {}: the server {} is called in mode {}", name, server.name, mode);
-      if (mode == Mode.FUNCTIONS) {
-        replaceOlder(command.keys().get(0));
-      }
-    }
+  private CompletableFuture<@Nullable Object> kept(Mode mode, Command command, Server server) {
+    return in(mode, command, server)
+        .whenComplete(
+            (reply, error) -> {
+              if (server.mode == mode || error != null && !isAnswer(cause(error))) {
+                return;
+              }
+              server.mode = mode;
+              server.probed(transport.connections());
+              LOG.info("limiter {}: the server {} is called in mode {}", name, server.name, mode);
+              if (mode == Mode.FUNCTIONS) {
+                replaceOlder(command.keys().get(0));
+              }
+            });
+  }
+
+  private boolean isAnswer(Throwable error) {
+    return error instanceof ServerException line
+        && !isForbidden(line)
+        && ANSWERS.contains(line.meaning(transport.isCluster()));
   }
 
   /** Asks whether the server has something better by now. No call waits for that. */
@@ -445,8 +444,7 @@ final class Core {
   }
 
   private CompletableFuture<@Nullable Object> peek(Server server, Mode mode) {
-    Command peek = Command.peek("rl:probe", Rule.sliding("1/second").cost(0));
-    return in(mode, peek, server).whenComplete((reply, error) -> keep(mode, peek, server, error));
+    return kept(mode, Command.peek("rl:probe", Rule.sliding("1/second").cost(0)), server);
   }
 
   /**

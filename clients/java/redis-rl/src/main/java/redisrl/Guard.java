@@ -4,7 +4,6 @@ import static redisrl.Rates.given;
 
 import java.time.Duration;
 import java.util.List;
-import java.util.Objects;
 import java.util.concurrent.CompletableFuture;
 import org.jspecify.annotations.Nullable;
 import org.slf4j.Logger;
@@ -66,7 +65,6 @@ public final class Guard {
   private static final long TOLD_AGAIN = Duration.ofMinutes(1).toNanos();
 
   private final Limiter limiter;
-  private final String prefix;
   private final WhenUnavailable policy;
   private final Local local;
   private boolean isAway;
@@ -74,7 +72,6 @@ public final class Guard {
 
   private Guard(Builder builder) {
     this.limiter = builder.limiter.within(builder.timeout);
-    this.prefix = builder.prefix;
     this.policy = builder.policy;
     this.local = new Local(builder.processes);
   }
@@ -87,19 +84,12 @@ public final class Guard {
   /** Options of a guard. */
   public static final class Builder {
     private final Limiter limiter;
-    private String prefix = PREFIX;
     private Duration timeout = TIMEOUT;
     private WhenUnavailable policy = WhenUnavailable.OPEN;
     private int processes = 1;
 
     private Builder(Limiter limiter) {
       this.limiter = limiter;
-    }
-
-    /** Put before every key, behind the limiter's own prefix: "rl:" unless given. */
-    public Builder prefix(String prefix) {
-      this.prefix = given(prefix, "the prefix");
-      return this;
     }
 
     /** After what time the server counts as unavailable: 250 ms unless given. */
@@ -130,7 +120,7 @@ public final class Guard {
 
   /** The key at which a limit is counted, for {@link Limiter#reset} and so on. */
   public String key(Limit limit) {
-    return Keys.keyFor(prefix, limit.rule(), limit.identity(), limit.route());
+    return Keys.keyFor(PREFIX, limit.rule(), limit.identity(), limit.route());
   }
 
   /**
@@ -209,7 +199,7 @@ public final class Guard {
             "limiter {}: the server is unavailable, requests are {}: {}",
             limiter.name(),
             policy.told,
-            Objects.toString(error.getMessage()));
+            String.valueOf(error.getMessage()));
       }
       return;
     }
@@ -221,7 +211,7 @@ public final class Guard {
           "limiter {}: requests that are not answered in time are {}: {}",
           limiter.name(),
           policy.told,
-          Objects.toString(error.getMessage()));
+          String.valueOf(error.getMessage()));
     }
   }
 }

@@ -66,8 +66,9 @@ final class Keeper {
     return lost.isDone();
   }
 
+  /** What follows it may block, and the timer must not. */
   CompletableFuture<Void> lost() {
-    return lost.copy();
+    return lost.thenRunAsync(() -> {});
   }
 
   private void renew() {

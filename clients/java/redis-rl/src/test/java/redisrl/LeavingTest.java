@@ -115,6 +115,22 @@ class LeavingTest {
     assertThat(reservation.isLost()).isTrue();
   }
 
+  @Test
+  void whatFollowsALossHoldsUpNoOtherLoss() throws Exception {
+    Limiter limiter = on(to, Duration.ofSeconds(10));
+    Rule.Lease lease = Rule.lease(1, Duration.ofMillis(600));
+    CountDownLatch ends = new CountDownLatch(1);
+    Held first = limiter.hold("blocks", lease, Duration.ZERO);
+    first.lost().thenRun(() -> catchThrowable(ends::await));
+    Held second = limiter.hold("beside", lease, Duration.ZERO);
+    limiter.close();
+    try {
+      second.lost().get(20, TimeUnit.SECONDS);
+    } finally {
+      ends.countDown();
+    }
+  }
+
   /** A reply is there as soon as a call is sent. */
   private static final class AtOnce extends Between {
     AtOnce() {

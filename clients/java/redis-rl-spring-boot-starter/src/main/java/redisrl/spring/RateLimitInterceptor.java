@@ -16,18 +16,25 @@ import org.springframework.web.bind.annotation.RequestMapping;
 import org.springframework.web.method.HandlerMethod;
 import org.springframework.web.servlet.HandlerInterceptor;
 import org.springframework.web.servlet.HandlerMapping;
+import org.springframework.web.servlet.config.annotation.InterceptorRegistry;
+import org.springframework.web.servlet.config.annotation.WebMvcConfigurer;
 
 /** Limits the methods of controllers that have {@link RateLimit}. */
-final class RateLimitInterceptor implements HandlerInterceptor {
+final class RateLimitInterceptor implements HandlerInterceptor, WebMvcConfigurer {
   private record Declared(Settings.OnRoute limit, String methods) {}
 
-  private final ServletAdmission admission;
+  private final RateLimitFilter filter;
   private final Settings settings;
   private final Map<Method, Optional<Declared>> known = new ConcurrentHashMap<>();
 
-  RateLimitInterceptor(ServletAdmission admission, Settings settings) {
-    this.admission = admission;
+  RateLimitInterceptor(RateLimitFilter filter, Settings settings) {
+    this.filter = filter;
     this.settings = settings;
+  }
+
+  @Override
+  public void addInterceptors(InterceptorRegistry registry) {
+    registry.addInterceptor(this);
   }
 
   /** The limit of a method. A wrong one stops the start. */
@@ -39,9 +46,7 @@ final class RateLimitInterceptor implements HandlerInterceptor {
 
   private Declared declared(HandlerMethod handler, RateLimit limit) {
     return new Declared(
-        settings.onRoute(
-            "@RateLimit of " + handler, limit.value(), limit.key(), limit.cost(), limit.name()),
-        methodsOf(handler.getMethod()));
+        settings.onRoute("@RateLimit of " + handler, limit), methodsOf(handler.getMethod()));
   }
 
   static @Nullable RateLimit found(HandlerMethod handler) {
@@ -81,7 +86,6 @@ final class RateLimitInterceptor implements HandlerInterceptor {
         declared.methods()
             + request.getContextPath()
             + request.getAttribute(HandlerMapping.BEST_MATCHING_PATTERN_ATTRIBUTE);
-    return admission.admits(
-        response, () -> declared.limit().of(new ServletAdmission.Seen(request), route));
+    return filter.admits(response, () -> declared.limit().of(RateLimitFilter.seen(request), route));
   }
 }

@@ -8,7 +8,7 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 import org.springframework.core.Ordered;
 import org.springframework.http.HttpStatusCode;
-import org.springframework.http.server.PathContainer;
+import org.springframework.http.server.reactive.ServerHttpRequest;
 import org.springframework.http.server.reactive.ServerHttpResponse;
 import org.springframework.web.cors.reactive.CorsUtils;
 import org.springframework.web.server.ServerWebExchange;
@@ -20,45 +20,6 @@ import redisrl.Guard;
 
 /** Limits the requests of WebFlux. Preflight requests of CORS are not counted. */
 final class RateLimitWebFilter implements WebFilter, Ordered {
-  /** A request as limits see it. */
-  record Seen(ServerWebExchange of, @Nullable String principal) implements Settings.Request {
-    @Override
-    public String method() {
-      return of.getRequest().getMethod().name();
-    }
-
-    @Override
-    public PathContainer path() {
-      return of.getRequest().getPath().pathWithinApplication();
-    }
-
-    @Override
-    public @Nullable String peer() {
-      InetSocketAddress peer = of.getRequest().getRemoteAddress();
-      return peer == null || peer.getAddress() == null ? null : peer.getAddress().getHostAddress();
-    }
-
-    @Override
-    public @Nullable String header(String name) {
-      return of.getRequest().getHeaders().getFirst(name);
-    }
-
-    /** By the one way to whole lines that Spring 6 and 7 share. */
-    @Override
-    public List<String> forwarded() {
-      List<String> lines = new ArrayList<>();
-      of.getRequest()
-          .getHeaders()
-          .forEach(
-              (name, values) -> {
-                if (name.equalsIgnoreCase(FORWARDED)) {
-                  lines.addAll(values);
-                }
-              });
-      return lines;
-    }
-  }
-
   private final Guard guard;
   private final RequestLimits<ServerWebExchange> limits;
   private final @Nullable Settings settings;
@@ -68,10 +29,31 @@ final class RateLimitWebFilter implements WebFilter, Ordered {
   RateLimitWebFilter(
       Guard guard, @Nullable RequestLimits<ServerWebExchange> limits, Settings settings) {
     this.guard = guard;
-    this.limits = limits == null ? exchange -> settings.of(new Seen(exchange, null)) : limits;
+    this.limits = limits == null ? exchange -> settings.of(seen(exchange, null)) : limits;
     this.settings = limits == null && settings.hasPrincipals() ? settings : null;
-    this.order =
-        this.settings == null ? RateLimitFilter.BEFORE_SECURITY : RateLimitFilter.AFTER_SECURITY;
+    this.order = settings.order(limits != null);
+  }
+
+  /** A request as limits see it. */
+  private static Settings.Request seen(ServerWebExchange exchange, @Nullable String principal) {
+    ServerHttpRequest of = exchange.getRequest();
+    InetSocketAddress peer = of.getRemoteAddress();
+    List<String> forwarded = new ArrayList<>();
+    // By the one way to whole lines that Spring 6 and 7 share.
+    of.getHeaders()
+        .forEach(
+            (name, lines) -> {
+              if (name.equalsIgnoreCase(Settings.FORWARDED)) {
+                forwarded.addAll(lines);
+              }
+            });
+    return new Settings.Request(
+        of.getMethod().name(),
+        () -> of.getPath().pathWithinApplication(),
+        peer == null || peer.getAddress() == null ? null : peer.getAddress().getHostAddress(),
+        forwarded,
+        name -> of.getHeaders().getFirst(name),
+        () -> principal);
   }
 
   @Override
@@ -85,7 +67,7 @@ final class RateLimitWebFilter implements WebFilter, Ordered {
       return chain.filter(exchange);
     }
     return asked(exchange)
-        .flatMap(asked -> decided(asked))
+        .flatMap(this::decided)
         .onErrorResume(error -> Mono.just(Answer.of(error)))
         .flatMap(
             answer -> {
@@ -104,7 +86,7 @@ final class RateLimitWebFilter implements WebFilter, Ordered {
         .getPrincipal()
         .map(Principal::getName)
         .defaultIfEmpty("")
-        .map(name -> byPrincipal.of(new Seen(exchange, name)));
+        .map(name -> byPrincipal.of(seen(exchange, name)));
   }
 
   private Mono<Answer> decided(List<Guard.Limit> asked) {

@@ -18,7 +18,6 @@ import org.springframework.context.annotation.Primary;
 import org.springframework.core.env.Environment;
 import org.springframework.web.reactive.DispatcherHandler;
 import org.springframework.web.server.ServerWebExchange;
-import org.springframework.web.servlet.config.annotation.InterceptorRegistry;
 import org.springframework.web.servlet.config.annotation.WebMvcConfigurer;
 import org.springframework.web.servlet.mvc.method.annotation.RequestMappingHandlerMapping;
 import redisrl.Guard;
@@ -98,36 +97,14 @@ public class RateLimiterAutoConfiguration {
   @ConditionalOnWebApplication(type = ConditionalOnWebApplication.Type.SERVLET)
   static class Mvc {
     @Bean
-    ServletAdmission rateLimiterAdmission(Guard guard) {
-      return new ServletAdmission(guard);
-    }
-
-    @Bean
     RateLimitFilter rateLimitFilter(
-        ServletAdmission admission,
-        Settings settings,
-        ObjectProvider<RequestLimits<HttpServletRequest>> limits) {
-      RequestLimits<HttpServletRequest> others = limits.getIfUnique();
-      boolean isFirst = others != null || !settings.hasPrincipals();
-      return new RateLimitFilter(
-          admission,
-          others != null ? others : request -> settings.of(new ServletAdmission.Seen(request)),
-          isFirst ? RateLimitFilter.BEFORE_SECURITY : RateLimitFilter.AFTER_SECURITY);
+        Guard guard, Settings settings, ObjectProvider<RequestLimits<HttpServletRequest>> limits) {
+      return new RateLimitFilter(guard, limits.getIfUnique(), settings);
     }
 
     @Bean
-    WebMvcConfigurer rateLimitInterceptor(RateLimitInterceptor interceptor) {
-      return new WebMvcConfigurer() {
-        @Override
-        public void addInterceptors(InterceptorRegistry registry) {
-          registry.addInterceptor(interceptor);
-        }
-      };
-    }
-
-    @Bean
-    RateLimitInterceptor rateLimitOfMethods(ServletAdmission admission, Settings settings) {
-      return new RateLimitInterceptor(admission, settings);
+    RateLimitInterceptor rateLimitInterceptor(RateLimitFilter filter, Settings settings) {
+      return new RateLimitInterceptor(filter, settings);
     }
 
     /** A rate that is wrong stops the start. */

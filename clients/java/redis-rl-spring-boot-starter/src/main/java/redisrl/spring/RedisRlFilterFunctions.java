@@ -18,22 +18,18 @@ public final class RedisRlFilterFunctions {
 
   /** A limit of the route, by {@code rate-limiter.key}. */
   public static HandlerFilterFunction<ServerResponse, ServerResponse> redisRl(String rate) {
-    Rule unused = Rule.sliding(rate); // A wrong rate stops the start.
+    // Which of them is meant is known with the first request.
+    Rule sliding = Rule.sliding(rate);
+    Rule fixed = Rule.fixed(rate);
     return (request, next) -> {
-      var context =
-          Objects.requireNonNull(
-              RequestContextUtils.findWebApplicationContext(request.servletRequest()));
-      Settings.OnRoute limit =
-          context
-              .getBean(Settings.class)
-              .onRoute("the filter redisRl", new String[] {rate}, "", 1, "");
+      var servlet = request.servletRequest();
+      var context = Objects.requireNonNull(RequestContextUtils.findWebApplicationContext(servlet));
+      Settings settings = context.getBean(Settings.class);
+      Settings.OnRoute limit = settings.onRoute(settings.isFixed() ? fixed : sliding);
       Answer answer =
           context
-              .getBean(ServletAdmission.class)
-              .decide(
-                  () ->
-                      limit.of(
-                          new ServletAdmission.Seen(request.servletRequest()), route(request)));
+              .getBean(RateLimitFilter.class)
+              .decide(() -> limit.of(RateLimitFilter.seen(servlet), route(request)));
       if (!answer.passes()) {
         return ServerResponse.status(answer.status())
             .contentType(MediaType.APPLICATION_PROBLEM_JSON)

@@ -1,9 +1,10 @@
 package redisrl.spring;
 
-import java.util.HashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
+import java.util.Set;
+import java.util.TreeMap;
 import java.util.concurrent.ConcurrentHashMap;
 import org.jspecify.annotations.Nullable;
 import org.springframework.cloud.gateway.event.FilterArgsEvent;
@@ -56,6 +57,12 @@ public final class RedisRlRateLimiter
 
   private static final String OWN = "redis-rl.";
   private static final String GATEWAY = "redis-rate-limiter.";
+  private static final Set<String> ARGUMENTS =
+      Set.of(
+          GATEWAY + "replenishrate",
+          GATEWAY + "burstcapacity",
+          GATEWAY + "requestedtokens",
+          GATEWAY + "includeheaders");
 
   private final Guard guard;
   private final Map<String, Config> routes = new ConcurrentHashMap<>();
@@ -82,51 +89,44 @@ public final class RedisRlRateLimiter
   /** What a route says. */
   @Override
   public void onApplicationEvent(FilterArgsEvent event) {
-    Map<String, String> own = new HashMap<>();
-    Map<String, String> gateway = new HashMap<>();
+    Map<String, String> arguments = new TreeMap<>();
     event
         .getArgs()
         .forEach(
             (name, value) -> {
               String known = name.toLowerCase(Locale.ROOT);
-              if (known.startsWith(OWN)) {
-                own.put(known.substring(OWN.length()), String.valueOf(value));
-              } else if (known.startsWith(GATEWAY)) {
-                String argument = known.substring(GATEWAY.length()).replace("-", "");
-                gateway.put(argument, String.valueOf(value));
+              if (known.startsWith(GATEWAY)) {
+                known = GATEWAY + known.substring(GATEWAY.length()).replace("-", "");
+              }
+              if (known.startsWith(OWN) || known.startsWith(GATEWAY)) {
+                arguments.put(known, String.valueOf(value));
               }
             });
-    if (own.isEmpty() && gateway.isEmpty()) {
+    if (arguments.isEmpty()) {
       return;
     }
     try {
-      routes.put(event.getRouteId(), own.isEmpty() ? throttle(gateway) : sliding(own, gateway));
+      routes.put(event.getRouteId(), config(arguments));
     } catch (IllegalArgumentException error) {
       throw new IllegalArgumentException(
           "the limit of the route " + event.getRouteId() + ": " + error.getMessage(), error);
     }
   }
 
-  private static Config sliding(Map<String, String> own, Map<String, String> gateway) {
-    String rate = own.remove("rate");
-    if (rate == null || !own.isEmpty() || !gateway.isEmpty()) {
+  private static Config config(Map<String, String> arguments) {
+    String own = arguments.remove(OWN + "rate");
+    if (own == null ? !ARGUMENTS.containsAll(arguments.keySet()) : !arguments.isEmpty()) {
       throw new IllegalArgumentException(
-          "redis-rl has one argument, redis-rl.rate, in place of those of redis-rate-limiter");
+          "it has redis-rl.rate, or in its place redis-rate-limiter.replenishRate, burstCapacity,"
+              + " requestedTokens and includeHeaders, and not "
+              + arguments.keySet());
     }
-    return new Config().setRate(rate);
-  }
-
-  private static Config throttle(Map<String, String> arguments) {
-    arguments.remove("includeheaders");
+    if (own != null) {
+      return new Config().setRate(own);
+    }
     long rate = number(arguments, "replenishRate", 1, null);
     long capacity = number(arguments, "burstCapacity", 0, 1L);
     long tokens = number(arguments, "requestedTokens", 1, 1L);
-    if (!arguments.isEmpty()) {
-      throw new IllegalArgumentException(
-          "redis-rate-limiter has replenishRate, burstCapacity, requestedTokens and"
-              + " includeHeaders, and not "
-              + arguments.keySet());
-    }
     Map<String, String> headers =
         Map.of(
             "X-RateLimit-Replenish-Rate", Long.toString(rate),
@@ -142,7 +142,7 @@ public final class RedisRlRateLimiter
 
   private static long number(
       Map<String, String> arguments, String name, long least, @Nullable Long otherwise) {
-    String text = arguments.remove(name.toLowerCase(Locale.ROOT));
+    String text = arguments.get(GATEWAY + name.toLowerCase(Locale.ROOT));
     if (text == null && otherwise != null) {
       return otherwise;
     }

@@ -18,24 +18,21 @@ import redisrl.Rule;
 
 /** What {@code rate-limiter.*} means. A value that means nothing stops the start. */
 final class Settings {
-  /** What a request has that limits go by. */
-  interface Request {
-    String FORWARDED = "X-Forwarded-For";
+  static final String FORWARDED = "X-Forwarded-For";
 
-    String method();
-
-    PathContainer path();
-
-    @Nullable String peer();
-
-    /** The first line of a header. */
-    @Nullable String header(String name);
-
-    /** The lines of X-Forwarded-For. */
-    List<String> forwarded();
-
-    @Nullable String principal();
-  }
+  /**
+   * What a request has that limits go by.
+   *
+   * @param forwarded the lines of X-Forwarded-For
+   * @param header the first line of a header
+   */
+  record Request(
+      String method,
+      Supplier<PathContainer> path,
+      @Nullable String peer,
+      List<String> forwarded,
+      Function<String, @Nullable String> header,
+      Supplier<@Nullable String> principal) {}
 
   /** Who is limited: address, principal or a header. */
   record Key(String text, Function<Request, @Nullable String> identity) {}
@@ -45,7 +42,8 @@ final class Settings {
       Rule rule, Key key, List<PathPattern> paths, Set<String> methods, @Nullable String route) {
     boolean concerns(Request request) {
       return (methods.isEmpty() || methods.contains(request.method()))
-          && (paths.isEmpty() || paths.stream().anyMatch(path -> path.matches(request.path())));
+          && (paths.isEmpty()
+              || paths.stream().anyMatch(path -> path.matches(request.path().get())));
     }
   }
 
@@ -54,6 +52,7 @@ final class Settings {
   private final RateLimiterProperties given;
   private final Addresses addresses;
   private final boolean isFixed;
+  private final Key key;
   private final List<Declared> limits = new ArrayList<>();
 
   Settings(RateLimiterProperties given) {
@@ -74,13 +73,13 @@ final class Settings {
                   given.useAlgo(),
                   "It must be sliding-window-algo (or sliding) or fixed-window-algo (or fixed).");
         };
-    Key key = key("key", given.key());
+    this.key = key("key", given.key());
     Rule rule = ruleOfAll();
     if (rule != null) {
       limits.add(new Declared(rule, key, List.of(), Set.of(), route(List.of(), Set.of(), key)));
     }
     for (int i = 0; i < given.limits().size(); i++) {
-      limits.add(declared("limits[" + i + "]", given.limits().get(i), key));
+      limits.add(declared("limits[" + i + "]", given.limits().get(i)));
     }
   }
 
@@ -108,7 +107,7 @@ final class Settings {
     return checked(property, rate, () -> isFixed ? Rule.fixed(rate) : Rule.sliding(rate));
   }
 
-  private Declared declared(String at, RateLimiterProperties.Limit limit, Key whole) {
+  private Declared declared(String at, RateLimiterProperties.Limit limit) {
     String rate = limit.rate();
     if (rate == null) {
       throw wrong(at + ".rate", null, "A limit has a rate, such as 100/minute.");
@@ -116,7 +115,7 @@ final class Settings {
     Rule plain = rule(at + ".rate", rate);
     Rule weighed = checked(at + ".cost", limit.cost(), () -> weighing(plain, limit.cost()));
     Rule rule = checked(at + ".name", limit.name(), () -> named(weighed, limit.name()));
-    Key key = limit.key() == null ? whole : key(at + ".key", limit.key());
+    Key by = limit.key() == null ? key : key(at + ".key", limit.key());
     List<PathPattern> paths = new ArrayList<>();
     for (String path : limit.paths()) {
       paths.add(
@@ -129,7 +128,7 @@ final class Settings {
     }
     Set<String> methods = new HashSet<>();
     limit.methods().forEach(method -> methods.add(method.toUpperCase(Locale.ROOT)));
-    return new Declared(rule, key, paths, methods, route(limit.paths(), methods, key));
+    return new Declared(rule, by, paths, methods, route(limit.paths(), methods, by));
   }
 
   private static Rule weighing(Rule rule, long cost) {
@@ -159,14 +158,14 @@ final class Settings {
   private Key key(String property, String text) {
     return switch (text) {
       case "address" -> new Key(text, request -> addresses.of(request.peer(), request.forwarded()));
-      case "principal" -> new Key(text, Request::principal);
+      case "principal" -> new Key(text, request -> request.principal().get());
       default -> {
         String header =
             text.startsWith("header:") ? text.substring("header:".length()).strip() : "";
         if (header.isEmpty()) {
           throw wrong(property, text, "It must be address, principal or header:NAME.");
         }
-        yield new Key(text, request -> request.header(header));
+        yield new Key(text, request -> request.header().apply(header));
       }
     };
   }
@@ -178,13 +177,18 @@ final class Settings {
     }
   }
 
+  /** By the key of all. */
+  OnRoute onRoute(Rule rule) {
+    return new OnRoute(rule, key, this);
+  }
+
   /** Text that is empty was not given. */
-  OnRoute onRoute(String at, String[] rates, String key, long cost, String name) {
+  OnRoute onRoute(String at, RateLimit limit) {
     try {
-      Rule rule = weighing(isFixed ? Rule.fixed(rates) : Rule.sliding(rates), cost);
+      Rule rule = isFixed ? Rule.fixed(limit.value()) : Rule.sliding(limit.value());
       return new OnRoute(
-          named(rule, name.isEmpty() ? null : name),
-          key("key", key.isEmpty() ? given.key() : key),
+          named(weighing(rule, limit.cost()), limit.name().isEmpty() ? null : limit.name()),
+          limit.key().isEmpty() ? key : key("key", limit.key()),
           this);
     } catch (IllegalArgumentException | InvalidConfigurationPropertyValueException error) {
       String why =
@@ -195,9 +199,22 @@ final class Settings {
     }
   }
 
+  /** Whether rates are those of fixed windows. */
+  boolean isFixed() {
+    return isFixed;
+  }
+
   /** Whether a request has to be authenticated first. */
   boolean hasPrincipals() {
     return limits.stream().anyMatch(limit -> limit.key().text().equals("principal"));
+  }
+
+  /**
+   * That of the filter: before Spring Security, so that guessing passwords is limited, and behind
+   * it where limits go by the principal.
+   */
+  int order(boolean hasOthers) {
+    return !hasOthers && hasPrincipals() ? -90 : -110;
   }
 
   /** The limits of a request. */

@@ -1,8 +1,9 @@
 package redisrl;
 
+import static redisrl.Rates.within;
+
 import java.net.InetAddress;
 import java.net.UnknownHostException;
-import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Comparator;
 import java.util.List;
@@ -29,7 +30,7 @@ public final class Addresses {
     }
   }
 
-  private final List<Network> trusted = new ArrayList<>();
+  private final List<Network> trusted;
   private final int ipv6Prefix;
 
   /**
@@ -39,14 +40,9 @@ public final class Addresses {
    *     usually has at least
    */
   public Addresses(List<String> trusted, int ipv6Prefix) {
-    if (ipv6Prefix < 1 || ipv6Prefix > 128) {
-      throw new IllegalArgumentException(
-          "the bits of an IPv6 address that count must be from 1 to 128, not " + ipv6Prefix);
-    }
+    within(1, 128, ipv6Prefix, "the bits of an IPv6 address that count must be");
     this.ipv6Prefix = ipv6Prefix;
-    for (String text : trusted) {
-      this.trusted.add(network(text));
-    }
+    this.trusted = trusted.stream().map(Addresses::network).toList();
   }
 
   private static Network network(String text) {

@@ -22,18 +22,13 @@ record Calendar(long limit, String unit, ZoneId zone, int starts) {
 
   static Calendar of(String rate, ZoneId zone, int starts) {
     var found = RATE.matcher(Rates.given(rate, "a rate"));
-    if (!found.matches()) {
-      throw new IllegalArgumentException(
-          "the rate of a calendar looks like \"1000/day\", with day, week, month or year, not \""
-              + Rates.shortened(rate)
-              + "\"");
-    }
+    Rates.check(
+        found.matches(),
+        "the rate of a calendar looks like \"1000/day\", with day, week, month or year, not \"%s\"",
+        Rates.shortened(rate));
     String unit = found.group(2).toLowerCase(ROOT);
     int most = MOST.getOrDefault(unit, 1);
-    if (starts < 1 || starts > most) {
-      throw new IllegalArgumentException(
-          "starts must be from 1 to " + most + " for a " + unit + ", not " + starts);
-    }
+    Rates.within(1, most, starts, "starts of a " + unit + " must be");
     return new Calendar(Rates.limit(found.group(1)), unit, zone, starts);
   }
 

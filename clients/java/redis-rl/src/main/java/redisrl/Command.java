@@ -2,6 +2,8 @@ package redisrl;
 
 import static java.nio.charset.StandardCharsets.UTF_8;
 import static redisrl.Rates.MAX_UNITS;
+import static redisrl.Rates.check;
+import static redisrl.Rates.within;
 
 import java.io.IOException;
 import java.io.InputStream;
@@ -57,12 +59,11 @@ record Command(String name, List<String> keys, List<String> words) {
 
   static Command turn(String key, Rule.Queued queued, Duration within) {
     Rule rule = ((Rule) queued).checked(1);
-    if (within.isNegative() || within.compareTo(LONGEST_TURN) > 0) {
-      throw new IllegalArgumentException("within must be from zero to an hour, not " + within);
-    }
-    if (rule.options.force()) {
-      throw new IllegalArgumentException("a request that is forced waits for no turn");
-    }
+    check(
+        !within.isNegative() && within.compareTo(LONGEST_TURN) <= 0,
+        "within must be from zero to an hour, not %s",
+        within);
+    check(!rule.options.force(), "a request that is forced waits for no turn");
     String ms = Long.toString(within.toMillis());
     return of(rule.kind(), key, rule.words(), "WITHIN", ms, rule.form());
   }
@@ -72,9 +73,8 @@ record Command(String name, List<String> keys, List<String> words) {
   }
 
   static Command all(String prefix, List<Keyed> rules) {
-    if (rules.isEmpty() || rules.size() > MAX_KEYS) {
-      throw new IllegalArgumentException("a call takes 1 to 64 keys, not " + rules.size());
-    }
+    int count = rules.size();
+    check(count > 0 && count <= MAX_KEYS, "a call takes 1 to 64 keys, not %s", count);
     List<String> words = new ArrayList<>();
     rules.forEach(each -> words.addAll(named(each.rule().checked(0))));
     words.add("FULL");
@@ -85,18 +85,15 @@ record Command(String name, List<String> keys, List<String> words) {
     if (at == null) {
       return of("REFUND", key, named(rule.checked(1)));
     }
-    if (at.isBefore(Instant.EPOCH) || at.isAfter(Instant.ofEpochMilli(MAX_UNITS))) {
-      throw new IllegalArgumentException(
-          "the time of a refund must be from 0 to 2^53-1 ms after 1970, and is " + at);
-    }
+    check(
+        !at.isBefore(Instant.EPOCH) && !at.isAfter(Instant.ofEpochMilli(MAX_UNITS)),
+        "the time of a refund must be from 0 to 2^53-1 ms after 1970, and is %s",
+        at);
     return of("REFUND", key, named(rule.checked(1).at(at)), "AT", Long.toString(at.toEpochMilli()));
   }
 
   static Command settle(String key, Rule rule, long actual) {
-    if (actual < 0 || actual > MAX_UNITS) {
-      throw new IllegalArgumentException(
-          "the actual units must be from 0 to " + MAX_UNITS + ", not " + actual);
-    }
+    within(0, MAX_UNITS, actual, "the actual units must be");
     return of("SETTLE", key, named(rule), "ACTUAL", Long.toString(actual));
   }
 
@@ -116,9 +113,7 @@ record Command(String name, List<String> keys, List<String> words) {
   }
 
   static Command release(String key, String... holders) {
-    if (holders.length == 0) {
-      throw new IllegalArgumentException("release needs a holder");
-    }
+    check(holders.length > 0, "release needs a holder");
     return new Command("RELEASE", List.of(key), List.of(holders));
   }
 

@@ -1,5 +1,6 @@
 package redisrl;
 
+import static redisrl.Rates.check;
 import static redisrl.Rates.given;
 
 import java.time.Duration;
@@ -48,13 +49,11 @@ public final class Guard {
    */
   public record Limit(String identity, Rule rule, @Nullable String route) {
     public Limit {
-      if (given(identity, "an identity").isEmpty()) {
-        throw new IllegalArgumentException(
-            "a request without an identity must not share a limit with others of its kind");
-      }
-      if (given(rule, "a rule") instanceof Rule.Lease) {
-        throw new IllegalArgumentException("a guard holds no leases: use Limiter.hold");
-      }
+      check(
+          !given(identity, "an identity").isEmpty(),
+          "a request without an identity must not share a limit with others of its kind");
+      boolean isLease = given(rule, "a rule") instanceof Rule.Lease;
+      check(!isLease, "a guard holds no leases: use Limiter.hold");
     }
   }
 
@@ -106,9 +105,7 @@ public final class Guard {
 
     /** Among how many processes limits are divided with LOCAL: 1 unless given. */
     public Builder processes(int processes) {
-      if (processes < 1) {
-        throw new IllegalArgumentException("there must be at least 1 process, not " + processes);
-      }
+      check(processes >= 1, "there must be at least 1 process, not %s", processes);
       this.processes = processes;
       return this;
     }
@@ -134,9 +131,7 @@ public final class Guard {
 
   /** See {@link #decide}. */
   public CompletableFuture<Decision> decideAsync(List<Limit> limits) {
-    if (given(limits, "the limits").isEmpty()) {
-      throw new IllegalArgumentException("a request without a limit needs no decision");
-    }
+    check(!given(limits, "the limits").isEmpty(), "a request without a limit needs no decision");
     List<Keyed> rules = limits.stream().map(limit -> new Keyed(key(limit), limit.rule())).toList();
     String call = rules.size() == 1 ? "hit" : "all";
     long began = System.nanoTime();

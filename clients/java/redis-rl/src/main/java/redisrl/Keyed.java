@@ -1,6 +1,9 @@
 package redisrl;
 
+import static redisrl.Rates.MAX_UNITS;
+import static redisrl.Rates.check;
 import static redisrl.Rates.given;
+import static redisrl.Rates.within;
 
 import java.time.Duration;
 import java.time.Instant;
@@ -25,25 +28,19 @@ public record Keyed(String key, Rule rule) {
   }
 
   static Keyed holding(String key, Rule rule, long units) {
-    if (given(rule, "a rule").options.force()) {
-      throw new IllegalArgumentException(
-          "a reservation is not forced: settle charges over the limit where it has to");
-    }
-    if (units < 1 || units > Rates.MAX_UNITS) {
-      throw new IllegalArgumentException(
-          "the units of a reservation must be from 1 to " + Rates.MAX_UNITS + ", not " + units);
-    }
+    check(
+        !given(rule, "a rule").options.force(),
+        "a reservation is not forced: settle charges over the limit where it has to");
+    within(1, MAX_UNITS, units, "the units of a reservation must be");
     return new Keyed(key, ((Rule.Windowed<?>) rule).held(units, Hold.OPEN));
   }
 
   /** The rules with what is reserved, under one holder. */
   static List<Keyed> held(List<Keyed> rules, Duration lease) {
-    if (rules.stream().noneMatch(Keyed::isHeld)) {
-      throw new IllegalArgumentException(
-          rules.isEmpty()
-              ? "a call takes 1 to 64 keys, not 0"
-              : "a reservation needs a rule of which units are reserved");
-    }
+    check(!rules.isEmpty(), "a call takes 1 to 64 keys, not 0");
+    check(
+        rules.stream().anyMatch(Keyed::isHeld),
+        "a reservation needs a rule of which units are reserved");
     Hold hold = new Hold(Keys.random(), Rates.milliseconds(lease, "the lease of a reservation"));
     return rules.stream()
         .map(

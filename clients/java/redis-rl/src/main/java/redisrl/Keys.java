@@ -10,6 +10,7 @@ import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
 import java.security.SecureRandom;
 import java.util.HexFormat;
+import java.util.regex.Pattern;
 import org.jspecify.annotations.Nullable;
 
 /** The keys of adapters. */
@@ -17,6 +18,11 @@ public final class Keys {
   static final int LONGEST = 512;
   static final int KEPT = 64;
   static final String MARK = "%sha256:";
+
+  /** What is escaped in the policy of a key, and in its identity. */
+  static final Pattern IN_POLICY = Pattern.compile("[%:{}]");
+
+  private static final Pattern IN_TAG = Pattern.compile("[%{}]");
   private static final SecureRandom RANDOM = new SecureRandom();
 
   private Keys() {}
@@ -35,14 +41,14 @@ public final class Keys {
   static String keyFor(String prefix, Rule rule, String identity, @Nullable String route) {
     return route == null || rule.options.name() != null
         ? keyFor(prefix, rule, identity)
-        : key(prefix, escaped(shortened(route) + " " + rule.described(), Rule.RESERVED), identity);
+        : key(prefix, escaped(shortened(route) + " " + rule.described(), IN_POLICY), identity);
   }
 
   private static String key(String prefix, String policy, String identity) {
     return given(prefix, "the prefix")
         + policy
         + ":{"
-        + shortened(escaped(given(identity, "an identity"), "%{}"))
+        + shortened(escaped(given(identity, "an identity"), IN_TAG))
         + "}";
   }
 
@@ -60,20 +66,10 @@ public final class Keys {
         + HexFormat.of().formatHex(digest("SHA-256", bytes));
   }
 
-  static String escaped(String text, String characters) {
-    if (text.chars().noneMatch(c -> characters.indexOf(c) >= 0)) {
-      return text;
-    }
-    StringBuilder escaped = new StringBuilder();
-    for (int i = 0; i < text.length(); i++) {
-      char c = text.charAt(i);
-      if (characters.indexOf(c) >= 0) {
-        escaped.append('%').append(HexFormat.of().withUpperCase().toHexDigits((byte) c));
-      } else {
-        escaped.append(c);
-      }
-    }
-    return escaped.toString();
+  static String escaped(String text, Pattern reserved) {
+    return reserved
+        .matcher(text)
+        .replaceAll(found -> "%%%02X".formatted((int) found.group().charAt(0)));
   }
 
   static byte[] digest(String algorithm, byte[] bytes) {

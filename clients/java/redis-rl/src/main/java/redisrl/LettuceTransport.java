@@ -50,7 +50,6 @@ public final class LettuceTransport implements Transport {
   private @Nullable CompletableFuture<StatefulConnection<String, String>> current;
   private long begun;
   private volatile long answered;
-  private volatile boolean isMade;
   private long refreshed = System.nanoTime();
   private boolean isClosed;
 
@@ -250,7 +249,6 @@ public final class LettuceTransport implements Transport {
                 made.completeExceptionally(said(error));
                 return;
               }
-              isMade = true;
               connections.incrementAndGet();
               if (cluster == null) {
                 connection.addListener(ENDS_WHEN_DISCONNECTED);
@@ -300,11 +298,11 @@ public final class LettuceTransport implements Transport {
   @Override
   public synchronized void renew(String server) {
     long now = System.nanoTime();
-    if (cluster != null && isMade && now - refreshed > ATTEMPT) {
+    if (cluster != null && isMade() && now - refreshed > ATTEMPT) {
       refreshed = now;
       cluster.refreshPartitionsAsync(); // Nothing else tells of a node that hangs.
     }
-    if (cluster == null && now - begun >= ATTEMPT && !(isMade && now - answered < ATTEMPT)) {
+    if (cluster == null && now - begun >= ATTEMPT && !(isMade() && now - answered < ATTEMPT)) {
       leave(current);
       current = null;
     }
@@ -316,9 +314,13 @@ public final class LettuceTransport implements Transport {
         .getPartitionBySlot(SlotHash.getSlot(key.getBytes(UTF_8)));
   }
 
+  private boolean isMade() {
+    return connections.get() > 0;
+  }
+
   @Override
   public String server(String key) {
-    if (cluster == null || !isMade) {
+    if (cluster == null || !isMade()) {
       return ""; // To ask for the nodes of a cluster that is not known yet blocks.
     }
     RedisClusterNode node = node(key);

@@ -1,5 +1,6 @@
 package redisrl;
 
+import static redisrl.Rates.check;
 import static redisrl.Rates.given;
 
 import java.time.Duration;
@@ -102,10 +103,10 @@ public final class Limiter implements AutoCloseable {
     }
 
     static Duration checked(Duration timeout) {
-      if (given(timeout, "the time-out").compareTo(Duration.ofMillis(1)) < 0) {
-        throw new IllegalArgumentException(
-            "the time-out must be at least a millisecond, not " + timeout);
-      }
+      check(
+          given(timeout, "the time-out").compareTo(Duration.ofMillis(1)) >= 0,
+          "the time-out must be at least a millisecond, not %s",
+          timeout);
       // The nanoseconds of three centuries are more than a long holds.
       Duration longest = Duration.ofDays(36_500);
       return timeout.compareTo(longest) < 0 ? timeout : longest;
@@ -182,9 +183,7 @@ public final class Limiter implements AutoCloseable {
   /** See {@link #all}. */
   public CompletableFuture<Decision> allAsync(Keyed... rules) {
     List<Keyed> asked = list(rules, "a rule at a key");
-    if (asked.stream().anyMatch(Keyed::isHeld)) {
-      throw new IllegalArgumentException("units are reserved by reserveAll");
-    }
+    check(asked.stream().noneMatch(Keyed::isHeld), "units are reserved by reserveAll");
     return left(decided("all", asked));
   }
 

@@ -36,6 +36,9 @@ final class Rates {
           "\\s*(\\d+(?:_\\d+)*)(?:\\s*/\\s*|\\s+per\\s+)(?:(\\d+(?:\\.\\d{1,3})?)\\s*)?([a-z]+)\\s*",
           Pattern.CASE_INSENSITIVE);
 
+  private static final String WRONG_LIMIT =
+      "the limit must be an integer from 0 to 9007199254740991, not %s";
+
   private Rates() {}
 
   static List<Window> windows(String... rates) {
@@ -49,17 +52,14 @@ final class Rates {
   }
 
   static List<Window> sorted(List<Window> windows) {
-    if (windows.isEmpty() || windows.size() > MAX_WINDOWS) {
-      throw new IllegalArgumentException("a rule has 1 to 16 windows, not " + windows.size());
-    }
+    int count = windows.size();
+    check(count > 0 && count <= MAX_WINDOWS, "a rule has 1 to 16 windows, not %s", count);
     List<Window> sorted = windows.stream().sorted(Comparator.comparingLong(Window::ms)).toList();
-    for (int i = 1; i < sorted.size(); i++) {
-      if (sorted.get(i - 1).ms() == sorted.get(i).ms()) {
-        throw new IllegalArgumentException(
-            "each window of a rule must have another length, not twice "
-                + sorted.get(i).seconds()
-                + " s");
-      }
+    for (int i = 1; i < count; i++) {
+      check(
+          sorted.get(i - 1).ms() < sorted.get(i).ms(),
+          "each window of a rule must have another length, not twice %s s",
+          sorted.get(i).seconds());
     }
     return sorted;
   }
@@ -67,13 +67,11 @@ final class Rates {
   private static Window window(String text) {
     var found = RATE.matcher(text);
     long unit = found.matches() ? unit(found.group(3).toLowerCase(ROOT)) : 0;
-    if (unit == 0) {
-      throw new IllegalArgumentException(
-          "a rate looks like \"100/minute\", \"10/s\" or \"5 per 2 hours\" (ms, second, minute, hour,"
-              + " day, week), not \""
-              + shortened(text)
-              + "\"");
-    }
+    check(
+        unit > 0,
+        "a rate looks like \"100/minute\", \"10/s\" or \"5 per 2 hours\" (ms, second, minute, hour,"
+            + " day, week), not \"%s\"",
+        shortened(text));
     BigDecimal times = found.group(2) == null ? BigDecimal.ONE : new BigDecimal(found.group(2));
     return new Window(
         limit(found.group(1)), milliseconds(times.multiply(BigDecimal.valueOf(unit)), text));
@@ -107,33 +105,23 @@ final class Rates {
   }
 
   private static long milliseconds(BigDecimal ms, String text) {
-    boolean whole = ms.stripTrailingZeros().scale() <= 0;
-    if (!whole || ms.signum() <= 0 || ms.compareTo(BigDecimal.valueOf(MAX_SECONDS * 1000)) > 0) {
-      throw new IllegalArgumentException(
-          "it must be from 0.001 to 2147483647 seconds, in whole milliseconds, not "
-              + shortened(text.strip()));
-    }
+    boolean isWhole = ms.stripTrailingZeros().scale() <= 0;
+    check(
+        isWhole && ms.signum() > 0 && ms.compareTo(BigDecimal.valueOf(MAX_SECONDS * 1000)) <= 0,
+        "it must be from 0.001 to 2147483647 seconds, in whole milliseconds, not %s",
+        shortened(text.strip()));
     return ms.longValueExact();
   }
 
   static long limit(String digits) {
     String plain = digits.replace("_", "").replaceFirst("^0+(?=.)", "");
-    if (plain.length() > 16) {
-      throw wrongLimit(digits);
-    }
+    check(plain.length() <= 16, WRONG_LIMIT, shortened(digits));
     return limit(Long.parseLong(plain));
   }
 
   static long limit(long limit) {
-    if (limit < 0 || limit > MAX_UNITS) {
-      throw wrongLimit(Long.toString(limit));
-    }
+    check(limit >= 0 && limit <= MAX_UNITS, WRONG_LIMIT, limit);
     return limit;
-  }
-
-  private static IllegalArgumentException wrongLimit(String given) {
-    return new IllegalArgumentException(
-        "the limit must be an integer from 0 to 9007199254740991, not " + shortened(given));
   }
 
   /** A decimal number of seconds: 60, 0.25. */
@@ -145,11 +133,21 @@ final class Rates {
     return text.length() <= 100 ? text : text.substring(0, 100) + "…";
   }
 
+  @SuppressWarnings("AnnotateFormatMethod") // Which takes a library.
+  static void check(boolean fits, String sentence, Object... values) {
+    if (!fits) {
+      throw new IllegalArgumentException(sentence.formatted(values)); // By %s: in all locales.
+    }
+  }
+
+  static long within(long least, long most, long value, String what) {
+    check(value >= least && value <= most, "%s from %s to %s, not %s", what, least, most, value);
+    return value;
+  }
+
   @SuppressWarnings("ConstantValue") // Callers in plain Java may pass null.
   static <T> T given(T value, String what) {
-    if (value == null) {
-      throw new IllegalArgumentException(what + " must not be null");
-    }
+    check(value != null, "%s must not be null", what);
     return value;
   }
 }

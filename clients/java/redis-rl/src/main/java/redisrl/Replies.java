@@ -52,9 +52,7 @@ final class Replies {
     if (settled < 0 || settled > 3) {
       throw unreadable(reply);
     }
-    if (settled == 0) {
-      throw new IllegalArgumentException("the reservation was settled before, with another figure");
-    }
+    Rates.check(settled > 0, Reservation.OTHER_FIGURE);
     return settled;
   }
 

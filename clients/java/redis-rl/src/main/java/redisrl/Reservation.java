@@ -5,15 +5,16 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import org.jspecify.annotations.Nullable;
-import org.slf4j.Logger;
-import org.slf4j.LoggerFactory;
 
-/** Units that are held until it is known what was used. See {@link Limiter#reserve}. */
-public final class Reservation implements AutoCloseable {
-  private static final Logger LOG = LoggerFactory.getLogger(Limiter.class);
-
+/**
+ * Units that are held until it is known what was used. See {@link Limiter#reserve}. One that is
+ * lost can still be settled, and its units are free for others.
+ */
+public final class Reservation extends Kept {
   /** For how long a server remembers a settlement at least. */
   static final Duration REMEMBERED = Duration.ofMinutes(1);
+
+  static final String OTHER_FIGURE = "the reservation was settled before, with another figure";
 
   /** A key of which units are reserved, and its settlement: one call at a time. */
   private final class Part {
@@ -35,9 +36,7 @@ public final class Reservation implements AutoCloseable {
         // Not sent again: a server that remembers no longer would charge once more.
         return actual == units
             ? call
-            : CompletableFuture.failedFuture(
-                new IllegalArgumentException(
-                    "the reservation was settled before, with another figure"));
+            : CompletableFuture.failedFuture(new IllegalArgumentException(OTHER_FIGURE));
       }
       long began = System.nanoTime();
       Duration memory =
@@ -62,11 +61,8 @@ public final class Reservation implements AutoCloseable {
     }
   }
 
-  private final Limiter limiter;
-  private final Duration lease;
   private final Decision decision;
   private final List<Part> parts;
-  private final Keeper keeper;
   private volatile long[] figures = {0};
 
   Reservation(
@@ -76,26 +72,14 @@ public final class Reservation implements AutoCloseable {
       Duration lease,
       Decision decision,
       long began) {
-    this.limiter = limiter;
-    this.lease = lease;
+    super(limiter, call, rules, lease, began);
     this.decision = decision;
     this.parts = rules.stream().filter(Keyed::isHeld).map(Part::new).toList();
-    this.keeper = new Keeper(limiter, call, rules, lease, began);
   }
 
   /** The answer to the reservation. */
   public Decision decision() {
     return decision;
-  }
-
-  /** Whether the reservation has lapsed: its units are free for others. It can still be settled. */
-  public boolean isLost() {
-    return keeper.isLost();
-  }
-
-  /** Completes when the reservation has lapsed. */
-  public CompletableFuture<Void> lost() {
-    return keeper.lost();
   }
 
   /**
@@ -109,18 +93,13 @@ public final class Reservation implements AutoCloseable {
    *     outcome is unknown
    */
   public boolean settle(long... actual) {
-    if (actual.length != 1 && actual.length != parts.size()) {
-      throw new IllegalArgumentException(
-          "settle takes the actual units, one figure for all or "
-              + parts.size()
-              + ", not "
-              + actual.length);
-    }
+    Rates.check(
+        actual.length == 1 || actual.length == parts.size(),
+        "settle takes the actual units, one figure for all or %s, not %s",
+        parts.size(),
+        actual.length);
     for (long units : actual) {
-      if (units < 0 || units > Rates.MAX_UNITS) {
-        throw new IllegalArgumentException(
-            "the actual units must be from 0 to " + Rates.MAX_UNITS + ", not " + units);
-      }
+      Rates.within(0, Rates.MAX_UNITS, units, "the actual units must be");
     }
     figures = actual.clone();
     List<CompletableFuture<Long>> calls = new ArrayList<>();
@@ -128,7 +107,7 @@ public final class Reservation implements AutoCloseable {
       calls.add(parts.get(i).settle(actual[actual.length == 1 ? 0 : i]));
     }
     // Also where the caller leaves before that.
-    CompletableFuture.allOf(calls.toArray(CompletableFuture[]::new)).thenRun(keeper::end);
+    CompletableFuture.allOf(calls.toArray(CompletableFuture[]::new)).thenRun(this::end);
     UnavailableException unavailable = null;
     for (CompletableFuture<Long> call : calls) {
       try {
@@ -165,6 +144,6 @@ public final class Reservation implements AutoCloseable {
         LOG.warn("limiter {}: a reservation could not be settled", limiter.name(), error);
       }
     }
-    keeper.end();
+    end();
   }
 }

@@ -2,8 +2,10 @@ package redisrl;
 
 import static redisrl.Rates.MAX_SECONDS;
 import static redisrl.Rates.MAX_UNITS;
+import static redisrl.Rates.check;
 import static redisrl.Rates.given;
 import static redisrl.Rates.seconds;
+import static redisrl.Rates.within;
 
 import java.math.BigInteger;
 import java.time.Duration;
@@ -23,9 +25,6 @@ import redisrl.Rates.Window;
  * <p>One key belongs to one rule: give the same rule in every call at it.
  */
 public abstract sealed class Rule {
-  /** What is escaped in the policy of a key. */
-  static final String RESERVED = "%:{}";
-
   final Options options;
 
   private Rule(Options options) {
@@ -127,9 +126,8 @@ public abstract sealed class Rule {
   /** This rule, which has at least such a cost. */
   Rule checked(long least) {
     Long cost = options.cost;
-    if (cost != null && (cost < least || cost > MAX_UNITS)) {
-      throw new IllegalArgumentException(
-          "the cost must be from " + least + " to " + MAX_UNITS + ", not " + cost);
+    if (cost != null) {
+      within(least, MAX_UNITS, cost, "the cost must be");
     }
     return this;
   }
@@ -141,7 +139,7 @@ public abstract sealed class Rule {
 
   /** What the policy is called: its name, else its windows. */
   String policy() {
-    return Keys.escaped(toString(), RESERVED);
+    return Keys.escaped(toString(), Keys.IN_POLICY);
   }
 
   @Override
@@ -192,12 +190,11 @@ public abstract sealed class Rule {
     }
 
     private static String text(String text, String what) {
-      if (given(text, "the " + what).isEmpty()
-          || !text.chars().allMatch(c -> ' ' <= c && c <= '~')) {
-        throw new IllegalArgumentException(
-            "a %s is 1 or more printable ASCII characters, not \"%s\""
-                .formatted(what, Rates.shortened(text)));
-      }
+      check(
+          given(text, "the " + what).matches("[ -~]+"),
+          "a %s is 1 or more printable ASCII characters, not \"%s\"",
+          what,
+          Rates.shortened(text));
       return text;
     }
   }
@@ -357,9 +354,7 @@ public abstract sealed class Rule {
      * A window begins with its first request, and not at a multiple of its length since the epoch.
      */
     public Fixed anchored() {
-      if (calendar != null) {
-        throw new IllegalArgumentException("a calendar is not anchored");
-      }
+      check(calendar == null, "a calendar is not anchored");
       return new Fixed(options, windows, true, null);
     }
 
@@ -406,31 +401,22 @@ public abstract sealed class Rule {
       super(options);
       this.rate = rate;
       List<Window> windows = Rates.windows(rate);
-      if (windows.size() != 1) {
-        throw new IllegalArgumentException("a throttle takes one rate, not " + windows.size());
-      }
+      check(windows.size() == 1, "a throttle takes one rate, not %s", windows.size());
       long limit = windows.get(0).limit();
       long ms = windows.get(0).ms();
-      if (limit == 0) {
-        throw new IllegalArgumentException(
-            "the limit of a throttle must be from 1 to " + MAX_UNITS + ", not 0");
-      }
-      if (burst != null && (burst < 0 || burst >= MAX_UNITS)) {
-        throw new IllegalArgumentException(
-            "burst must be from 0 to " + (MAX_UNITS - 1) + ", not " + burst);
-      }
+      within(1, MAX_UNITS, limit, "the limit of a throttle must be");
+      this.burst = within(0, MAX_UNITS - 1, burst == null ? limit - 1 : burst, "burst must be");
       // A window that is not whole seconds is scaled up to whole ones.
       long scale = 1000 / BigInteger.valueOf(ms).gcd(BigInteger.valueOf(1000)).longValueExact();
-      if (ms * scale / 1000 > MAX_SECONDS) {
-        throw new IllegalArgumentException(
-            "the window of a throttle must be at most 2147483647 s in whole seconds, not " + rate);
-      }
-      this.burst = burst == null ? limit - 1 : burst;
       this.period = ms * scale / 1000;
-      if (limit > MAX_UNITS / scale || limit * scale > period * 1_000_000_000L) {
-        throw new IllegalArgumentException(
-            "the rate of a throttle must be at most one request a nanosecond, not " + rate);
-      }
+      check(
+          period <= MAX_SECONDS,
+          "the window of a throttle must be at most 2147483647 s in whole seconds, not %s",
+          rate);
+      check(
+          limit <= MAX_UNITS / scale && limit * scale <= period * 1_000_000_000L,
+          "the rate of a throttle must be at most one request a nanosecond, not %s",
+          rate);
       this.count = limit * scale;
     }
 
@@ -507,9 +493,9 @@ public abstract sealed class Rule {
 
     /** The lease of one holder. Acquire and hold make a random name unless there is one. */
     public Lease holder(String holder) {
-      if (given(holder, "the holder of a lease").isEmpty()) {
-        throw new IllegalArgumentException("the holder of a lease must have a name");
-      }
+      check(
+          !given(holder, "the holder of a lease").isEmpty(),
+          "the holder of a lease must have a name");
       return new Lease(options, limit, ms, holder);
     }
 
@@ -524,10 +510,7 @@ public abstract sealed class Rule {
 
     @Override
     Rule checked(long least) {
-      if (holder == null) {
-        throw new IllegalArgumentException(
-            "the lease needs a holder: give it one, or call acquire or hold");
-      }
+      check(holder != null, "the lease needs a holder: give it one, or call acquire or hold");
       return this;
     }
 

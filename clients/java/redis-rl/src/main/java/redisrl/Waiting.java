@@ -1,6 +1,7 @@
 package redisrl;
 
 import static java.util.Objects.requireNonNull;
+import static redisrl.Rates.check;
 import static redisrl.Rates.given;
 
 import java.time.Duration;
@@ -34,10 +35,10 @@ final class Waiting {
   }
 
   Waiter begin(String key, Rule rule, Duration longest) {
-    if (given(longest, "the time to wait").isNegative()) {
-      throw new IllegalArgumentException(
-          "the time to wait must not be negative, and is " + longest);
-    }
+    check(
+        !given(longest, "the time to wait").isNegative(),
+        "the time to wait must not be negative, and is %s",
+        longest);
     Rule asked = given(rule, "a rule") instanceof Rule.Lease lease ? lease.held() : rule;
     Waiter waiter = new Waiter(new Keyed(key, asked), longest);
     if (asked instanceof Rule.Lease) {

@@ -65,10 +65,10 @@ class DefaultsTest {
     own.put("hold.longest_poll_ms", Waiting.LONGEST_POLL.toMillis());
     own.put("hold.outage_poll_ms", Core.PAUSE.toMillis());
     own.put("hold.last_call_share_of_timeout", 1.0 / Waiting.LAST_CALL);
-    own.put("hold.renewals_a_lease", Keeper.RENEWALS);
+    own.put("hold.renewals_a_lease", Kept.RENEWALS);
     own.put("reservation.lease_ms", Limiter.LEASE.toMillis());
     own.put("reservation.remembered_at_least_ms", Reservation.REMEMBERED.toMillis());
-    own.put("reservation.renewals_a_lease", Keeper.RENEWALS);
+    own.put("reservation.renewals_a_lease", Kept.RENEWALS);
     own.put("problem.type", Decision.QUOTA_EXCEEDED);
     own.put("problem.title", Decision.TITLE);
     assertThat(Keys.random()).matches(rows.remove("reservation.holder"));

@@ -25,7 +25,7 @@ import redis.clients.jedis.Protocol;
 import redis.clients.jedis.exceptions.JedisAskDataException;
 import redis.clients.jedis.exceptions.JedisConnectionException;
 import redis.clients.jedis.exceptions.JedisDataException;
-import redis.clients.jedis.exceptions.JedisMovedDataException;
+import redis.clients.jedis.exceptions.JedisRedirectionException;
 import redis.clients.jedis.providers.ClusterConnectionProvider;
 import redis.clients.jedis.providers.ConnectionProvider;
 import redis.clients.jedis.providers.PooledConnectionProvider;
@@ -48,7 +48,7 @@ public final class JedisTransport implements Transport {
   /** For how long a server has not answered whose connections are given up for others. */
   private static final long ATTEMPT = Duration.ofSeconds(1).toNanos();
 
-  private static final Duration IDLE = Duration.ofSeconds(10);
+  private static final int IDLE_SECONDS = 10;
   private static final int REDIRECTIONS = 5;
 
   private final Supplier<ConnectionProvider> connector;
@@ -100,7 +100,7 @@ public final class JedisTransport implements Transport {
         new ThreadPoolExecutor(
             CONNECTIONS,
             CONNECTIONS,
-            IDLE.toSeconds(),
+            IDLE_SECONDS,
             TimeUnit.SECONDS,
             new LinkedBlockingQueue<>(),
             work -> Core.thread(work, "redis-rl-jedis"));
@@ -200,6 +200,11 @@ public final class JedisTransport implements Transport {
       if (known != null) {
         closed(known);
       }
+      ClusterConnectionProvider nodes = cluster;
+      if (nodes != null && !isClosed) {
+        closeIdle();
+        nodes.renewSlotCache();
+      }
     }
   }
 
@@ -217,16 +222,9 @@ public final class JedisTransport implements Transport {
     words.subList(1, words.size()).forEach(word -> arguments.add(Keys.encoded(word)));
     try {
       Lane lane = lane(server(key));
-      return lane.run(
-          () -> isCluster ? routed(lane, slot(key), arguments) : plain(lane, arguments));
+      return lane.run(() -> routed(lane, slot(key), arguments));
     } catch (IllegalStateException | RejectedExecutionException error) {
       return CompletableFuture.failedFuture(error); // It was closed, or left just now.
-    }
-  }
-
-  private static @Nullable Object plain(Lane lane, CommandArguments words) {
-    try (Connection connection = lane.provider().getConnection()) {
-      return lane.asked(connection, words);
     }
   }
 
@@ -235,7 +233,12 @@ public final class JedisTransport implements Transport {
    * A call that is redirected was not carried out.
    */
   private static @Nullable Object routed(Lane lane, int slot, CommandArguments words) {
-    ClusterConnectionProvider nodes = (ClusterConnectionProvider) lane.provider();
+    ConnectionProvider provider = lane.provider();
+    if (!(provider instanceof ClusterConnectionProvider nodes)) {
+      try (Connection connection = provider.getConnection()) {
+        return lane.asked(connection, words);
+      }
+    }
     HostAndPort node = null;
     boolean asks = false;
     for (int left = REDIRECTIONS; ; left--) {
@@ -246,23 +249,18 @@ public final class JedisTransport implements Transport {
             lane.asked(connection, new CommandArguments(Protocol.Command.ASKING));
           }
           return lane.asked(connection, words);
-        } catch (JedisMovedDataException moved) {
-          nodes.renewSlotCache(connection);
-          node = redirected(moved.getTargetNode(), left, moved);
-          asks = false;
-        } catch (JedisAskDataException moving) {
-          node = redirected(moving.getTargetNode(), left, moving);
-          asks = true;
+        } catch (JedisRedirectionException elsewhere) {
+          if (left == 0) {
+            throw elsewhere;
+          }
+          asks = elsewhere instanceof JedisAskDataException;
+          if (!asks) {
+            nodes.renewSlotCache(connection);
+          }
+          node = elsewhere.getTargetNode();
         }
       }
     }
-  }
-
-  private static HostAndPort redirected(HostAndPort to, int left, JedisDataException error) {
-    if (left == 0) {
-      throw error;
-    }
-    return to;
   }
 
   /** A reply as all transports have it. */
@@ -319,19 +317,7 @@ public final class JedisTransport implements Transport {
         || !lanes.remove(server, lane)) {
       return;
     }
-    Core.thread(() -> leave(lane, server), "redis-rl-jedis-left").start();
-  }
-
-  private void leave(Lane lane, String server) {
-    lane.leave();
-    ClusterConnectionProvider nodes = cluster;
-    if (nodes != null) {
-      var pool = nodes.getNodes().get(server);
-      if (pool != null) {
-        pool.clear();
-      }
-      nodes.renewSlotCache();
-    }
+    Core.thread(lane::leave, "redis-rl-jedis-left").start();
   }
 
   @Override

@@ -118,7 +118,7 @@ public final class Limiter implements AutoCloseable {
       return this;
     }
 
-    /** Called after every call. It must not block, nor throw. */
+    /** Called after every call. It must not block; what it throws is logged. */
     public Builder listener(Consumer<Event> listener) {
       this.listener = given(listener, "the listener");
       return this;
@@ -451,8 +451,13 @@ public final class Limiter implements AutoCloseable {
       @Nullable Decision decision,
       @Nullable Throwable error) {
     Throwable cause = error == null ? null : Core.cause(error);
-    listener.accept(
-        new Event(name, call, keys, Duration.ofNanos(System.nanoTime() - began), decision, cause));
+    Duration took = Duration.ofNanos(System.nanoTime() - began);
+    try {
+      listener.accept(new Event(name, call, keys, took, decision, cause));
+    } catch (RuntimeException failure) {
+      // What was decided is decided, and a place that was taken has to be given back.
+      LOG.warn("limiter {}: its listener has failed", name, failure);
+    }
   }
 
   CompletableFuture<Long> settle(Keyed held, long actual) {

@@ -183,6 +183,21 @@ class LeavingTest {
   }
 
   @Test
+  void aListenerThatFailsChangesNoDecision() {
+    Limiter limiter =
+        Limiter.builder(to)
+            .mode(Mode.MODULE)
+            .timeout(Duration.ofSeconds(10))
+            .listener(
+                event -> {
+                  throw new IllegalStateException("on purpose");
+                })
+            .build();
+    assertThat(limiter.hit("told", Rule.sliding("1/hour")).allowed()).isTrue();
+    limiter.hold("told too", Rule.lease(1, Duration.ofMinutes(5)), Duration.ZERO).close();
+  }
+
+  @Test
   void nothingIsNoArgument() {
     Limiter limiter = on(to, Duration.ofSeconds(10));
     Rule.Sliding rule = Rule.sliding("5/minute");

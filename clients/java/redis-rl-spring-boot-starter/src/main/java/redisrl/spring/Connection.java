@@ -32,7 +32,7 @@ final class Connection {
       return to(uris(url));
     }
     if (text("ssl.bundle") != null || text("sentinel.password") != null) {
-      throw Settings.wrong(
+      throw RateLimiterProperties.wrong(
           "url",
           null,
           "ssl.bundle and sentinel.password of spring.data.redis are not read by the rate limiter:"

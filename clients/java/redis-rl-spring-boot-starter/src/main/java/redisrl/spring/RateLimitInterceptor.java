@@ -10,7 +10,6 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.stream.Collectors;
-import org.jspecify.annotations.Nullable;
 import org.springframework.core.annotation.AnnotatedElementUtils;
 import org.springframework.web.bind.annotation.RequestMapping;
 import org.springframework.web.method.HandlerMethod;
@@ -41,20 +40,14 @@ final class RateLimitInterceptor implements HandlerInterceptor, WebMvcConfigurer
   Optional<Declared> limitOf(HandlerMethod handler) {
     return known.computeIfAbsent(
         handler.getMethod(),
-        method -> Optional.ofNullable(found(handler)).map(limit -> declared(handler, limit)));
+        method ->
+            Optional.ofNullable(Settings.declaredOn(handler))
+                .map(limit -> declared(handler, limit)));
   }
 
   private Declared declared(HandlerMethod handler, RateLimit limit) {
     return new Declared(
         settings.onRoute("@RateLimit of " + handler, limit), methodsOf(handler.getMethod()));
-  }
-
-  static @Nullable RateLimit found(HandlerMethod handler) {
-    RateLimit own =
-        AnnotatedElementUtils.findMergedAnnotation(handler.getMethod(), RateLimit.class);
-    return own != null
-        ? own
-        : AnnotatedElementUtils.findMergedAnnotation(handler.getBeanType(), RateLimit.class);
   }
 
   /** GET and POST of one path are two routes. */

@@ -20,6 +20,7 @@ import org.springframework.web.reactive.DispatcherHandler;
 import org.springframework.web.server.ServerWebExchange;
 import org.springframework.web.servlet.config.annotation.WebMvcConfigurer;
 import org.springframework.web.servlet.mvc.method.annotation.RequestMappingHandlerMapping;
+import org.springframework.web.util.pattern.PathPattern;
 import redisrl.Guard;
 import redisrl.Guard.WhenUnavailable;
 import redisrl.Limiter;
@@ -36,18 +37,10 @@ public class RateLimiterAutoConfiguration {
     return Connection.of(given.url(), environment);
   }
 
-  @Bean
-  Settings rateLimiterSettings(RateLimiterProperties given) {
-    return new Settings(given);
-  }
-
   @Bean(destroyMethod = "close")
   @ConditionalOnMissingBean
   Limiter limiter(
-      Transport transport,
-      RateLimiterProperties given,
-      Settings checked,
-      ObjectProvider<LimiterListener> listeners) {
+      Transport transport, RateLimiterProperties given, ObjectProvider<LimiterListener> listeners) {
     List<LimiterListener> told = listeners.orderedStream().toList();
     Mode mode = one(Mode.values(), given.mode(), "mode", "auto, module, functions or script");
     return Limiter.builder(transport)
@@ -68,8 +61,9 @@ public class RateLimiterAutoConfiguration {
             "when-unavailable",
             "open, closed or local");
     Guard.Builder guard = Guard.on(limiter).whenUnavailable(policy);
-    Settings.checked("timeout", given.timeout(), () -> guard.timeout(given.timeout()));
-    Settings.checked("processes", given.processes(), () -> guard.processes(given.processes()));
+    RateLimiterProperties.checked("timeout", given.timeout(), () -> guard.timeout(given.timeout()));
+    RateLimiterProperties.checked(
+        "processes", given.processes(), () -> guard.processes(given.processes()));
     return guard.build();
   }
 
@@ -80,7 +74,17 @@ public class RateLimiterAutoConfiguration {
         return value;
       }
     }
-    throw Settings.wrong(property, text, "It must be " + accepted + ".");
+    throw RateLimiterProperties.wrong(property, text, "It must be " + accepted + ".");
+  }
+
+  /** What limits requests go by, of all kinds of web. */
+  @Configuration(proxyBeanMethods = false)
+  @ConditionalOnClass(PathPattern.class)
+  static class Web {
+    @Bean
+    Settings rateLimiterSettings(RateLimiterProperties given) {
+      return new Settings(given);
+    }
   }
 
   @Configuration(proxyBeanMethods = false)
@@ -135,7 +139,7 @@ public class RateLimiterAutoConfiguration {
       return () ->
           mappings.stream()
               .flatMap(mapping -> mapping.getHandlerMethods().values().stream())
-              .filter(method -> RateLimitInterceptor.found(method) != null)
+              .filter(method -> Settings.declaredOn(method) != null)
               .forEach(
                   method -> {
                     throw new IllegalStateException(

@@ -3,9 +3,11 @@ package redisrl.spring;
 import java.time.Duration;
 import java.time.temporal.ChronoUnit;
 import java.util.List;
+import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 import org.springframework.boot.context.properties.ConfigurationProperties;
 import org.springframework.boot.context.properties.bind.DefaultValue;
+import org.springframework.boot.context.properties.source.InvalidConfigurationPropertyValueException;
 import org.springframework.boot.convert.DurationUnit;
 
 /**
@@ -66,4 +68,18 @@ record RateLimiterProperties(
       @Nullable String rate,
       @Nullable String key,
       @DefaultValue("1") long cost) {}
+
+  static <T> T checked(String property, @Nullable Object value, Supplier<T> made) {
+    try {
+      return made.get();
+    } catch (IllegalArgumentException error) {
+      throw wrong(property, value, error.getMessage());
+    }
+  }
+
+  static InvalidConfigurationPropertyValueException wrong(
+      String property, @Nullable Object value, @Nullable String reason) {
+    return new InvalidConfigurationPropertyValueException(
+        "rate-limiter." + property, value, reason);
+  }
 }

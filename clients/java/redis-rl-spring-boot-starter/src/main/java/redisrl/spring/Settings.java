@@ -1,15 +1,22 @@
 package redisrl.spring;
 
+import static redisrl.spring.RateLimiterProperties.checked;
+import static redisrl.spring.RateLimiterProperties.wrong;
+
 import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Locale;
+import java.util.Objects;
 import java.util.Set;
 import java.util.function.Function;
 import java.util.function.Supplier;
+import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 import org.springframework.boot.context.properties.source.InvalidConfigurationPropertyValueException;
+import org.springframework.core.annotation.AnnotatedElementUtils;
 import org.springframework.http.server.PathContainer;
+import org.springframework.web.method.HandlerMethod;
 import org.springframework.web.util.pattern.PathPattern;
 import org.springframework.web.util.pattern.PathPatternParser;
 import redisrl.Addresses;
@@ -46,8 +53,6 @@ final class Settings {
               || paths.stream().anyMatch(path -> path.matches(request.path().get())));
     }
   }
-
-  private static final String PREFIX = "rate-limiter.";
 
   private final RateLimiterProperties given;
   private final Addresses addresses;
@@ -182,6 +187,15 @@ final class Settings {
     return new OnRoute(rule, key, this);
   }
 
+  /** The limit that a method of a controller was declared with. */
+  static @Nullable RateLimit declaredOn(HandlerMethod handler) {
+    return Stream.of(handler.getMethod(), handler.getBeanType())
+        .map(each -> AnnotatedElementUtils.findMergedAnnotation(each, RateLimit.class))
+        .filter(Objects::nonNull)
+        .findFirst()
+        .orElse(null);
+  }
+
   /** Text that is empty was not given. */
   OnRoute onRoute(String at, RateLimit limit) {
     try {
@@ -235,18 +249,5 @@ final class Settings {
       }
     }
     return found;
-  }
-
-  static <T> T checked(String property, @Nullable Object value, Supplier<T> made) {
-    try {
-      return made.get();
-    } catch (IllegalArgumentException error) {
-      throw wrong(property, value, error.getMessage());
-    }
-  }
-
-  static InvalidConfigurationPropertyValueException wrong(
-      String property, @Nullable Object value, @Nullable String reason) {
-    return new InvalidConfigurationPropertyValueException(PREFIX + property, value, reason);
   }
 }

@@ -193,9 +193,9 @@ public final class LettuceTransport implements Transport {
       StatefulConnection<String, String> connection,
       String name,
       CommandArgs<String, String> args) {
+    Output output = new Output();
     AsyncCommand<String, String, List<Object>> command =
-        new AsyncCommand<>(
-            new Command<>(new Keyword(name), new NestedMultiOutput<>(StringCodec.UTF8), args));
+        new AsyncCommand<>(new Command<>(new Keyword(name), output, args));
     connection.dispatch(command);
     return command.handle(
         (values, error) -> {
@@ -208,9 +208,23 @@ public final class LettuceTransport implements Transport {
             throw new CompletionException(error);
           }
           answered = System.nanoTime();
-          // Lettuce makes a list of what is none. No array that is read has one item.
-          return values.size() == 1 ? values.get(0) : values;
+          return output.isList ? values : values.get(0);
         });
+  }
+
+  /** Lettuce's own makes a list of a value by itself. */
+  private static final class Output extends NestedMultiOutput<String, String> {
+    private boolean isList;
+
+    Output() {
+      super(StringCodec.UTF8);
+    }
+
+    @Override
+    public void multi(int count) {
+      isList = true;
+      super.multi(count);
+    }
   }
 
   private record Keyword(String text) implements ProtocolKeyword {

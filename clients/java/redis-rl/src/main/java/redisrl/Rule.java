@@ -181,6 +181,7 @@ public abstract sealed class Rule {
     static final Options NONE = new Options(null, null, null, false, null);
 
     Options costing(long cost) {
+      within(0, MAX_UNITS, cost, "the cost must be");
       return new Options(name, unit, cost, force, hold);
     }
 

@@ -224,6 +224,11 @@ class LeavingTest {
           .isInstanceOf(IllegalArgumentException.class)
           .hasMessageContaining("must not be null");
     }
+    for (long cost : new long[] {-1, 1L << 53, Long.MAX_VALUE, Long.MIN_VALUE}) {
+      assertThatThrownBy(() -> rule.cost(cost)).isInstanceOf(IllegalArgumentException.class);
+      assertThatThrownBy(() -> Rule.throttle("5/s").cost(cost))
+          .isInstanceOf(IllegalArgumentException.class);
+    }
     for (java.time.Instant at : List.of(java.time.Instant.MIN, java.time.Instant.MAX)) {
       assertThatThrownBy(() -> limiter.refund("k", rule, at))
           .isInstanceOf(IllegalArgumentException.class);

@@ -6,6 +6,7 @@ import jakarta.servlet.http.HttpServletResponse;
 import java.io.IOException;
 import java.lang.reflect.Method;
 import java.util.Arrays;
+import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.ConcurrentHashMap;
@@ -17,14 +18,14 @@ import org.springframework.web.servlet.HandlerInterceptor;
 import org.springframework.web.servlet.HandlerMapping;
 import org.springframework.web.servlet.config.annotation.InterceptorRegistry;
 import org.springframework.web.servlet.config.annotation.WebMvcConfigurer;
+import redisrl.spring.Settings.Declared;
 
 /** Limits the methods of controllers that have {@link RateLimit}. */
 final class RateLimitInterceptor implements HandlerInterceptor, WebMvcConfigurer {
-  private record Declared(Settings.OnRoute limit, String methods) {}
-
   private final RateLimitFilter filter;
   private final Settings settings;
-  private final Map<Method, Optional<Declared>> known = new ConcurrentHashMap<>();
+  // By controller and method: controllers share the methods that they inherit.
+  private final Map<List<Object>, Optional<Declared>> known = new ConcurrentHashMap<>();
 
   RateLimitInterceptor(RateLimitFilter filter, Settings settings) {
     this.filter = filter;
@@ -36,18 +37,14 @@ final class RateLimitInterceptor implements HandlerInterceptor, WebMvcConfigurer
     registry.addInterceptor(this);
   }
 
-  /** The limit of a method. A wrong one stops the start. */
+  /** The limit of a method, with its HTTP methods as the route. A wrong one stops the start. */
   Optional<Declared> limitOf(HandlerMethod handler) {
     return known.computeIfAbsent(
-        handler.getMethod(),
-        method ->
+        List.of(handler.getBeanType(), handler.getMethod()),
+        controller ->
             Optional.ofNullable(Settings.declaredOn(handler))
-                .map(limit -> declared(handler, limit)));
-  }
-
-  private Declared declared(HandlerMethod handler, RateLimit limit) {
-    return new Declared(
-        settings.onRoute("@RateLimit of " + handler, limit), methodsOf(handler.getMethod()));
+                .map(limit -> settings.declared("@RateLimit of " + handler, limit))
+                .map(limit -> limit.on(methodsOf(handler.getMethod()))));
   }
 
   /** GET and POST of one path are two routes. */
@@ -76,9 +73,10 @@ final class RateLimitInterceptor implements HandlerInterceptor, WebMvcConfigurer
       return true;
     }
     String route =
-        declared.methods()
+        declared.route()
             + request.getContextPath()
             + request.getAttribute(HandlerMapping.BEST_MATCHING_PATTERN_ATTRIBUTE);
-    return filter.admits(response, () -> declared.limit().of(RateLimitFilter.seen(request), route));
+    return filter.admits(
+        response, () -> settings.of(RateLimitFilter.seen(request), List.of(declared.on(route))));
   }
 }

@@ -1,5 +1,6 @@
 package redisrl.spring;
 
+import java.util.List;
 import java.util.Objects;
 import java.util.Optional;
 import org.springframework.cloud.gateway.server.mvc.common.MvcUtils;
@@ -25,11 +26,12 @@ public final class RedisRlFilterFunctions {
       var servlet = request.servletRequest();
       var context = Objects.requireNonNull(RequestContextUtils.findWebApplicationContext(servlet));
       Settings settings = context.getBean(Settings.class);
-      Settings.OnRoute limit = settings.onRoute(settings.isFixed() ? fixed : sliding);
+      Settings.Declared limit =
+          settings.declared(settings.isFixed() ? fixed : sliding).on(route(request));
       Answer answer =
           context
               .getBean(RateLimitFilter.class)
-              .decide(() -> limit.of(RateLimitFilter.seen(servlet), route(request)));
+              .decide(() -> settings.of(RateLimitFilter.seen(servlet), List.of(limit)));
       if (!answer.passes()) {
         return ServerResponse.status(answer.status())
             .contentType(MediaType.APPLICATION_PROBLEM_JSON)

@@ -45,8 +45,13 @@ final class Settings {
   record Key(String text, Function<Request, @Nullable String> identity) {}
 
   /** A limit of some requests. */
-  private record Declared(
+  record Declared(
       Rule rule, Key key, List<PathPattern> paths, Set<String> methods, @Nullable String route) {
+    /** One that is declared on a route, which is known with a request. */
+    Declared on(String route) {
+      return new Declared(rule, key, paths, methods, route);
+    }
+
     boolean concerns(Request request) {
       return (methods.isEmpty() || methods.contains(request.method()))
           && (paths.isEmpty()
@@ -81,7 +86,9 @@ final class Settings {
     this.key = key("key", given.key());
     Rule rule = ruleOfAll();
     if (rule != null) {
-      limits.add(new Declared(rule, key, List.of(), Set.of(), route(List.of(), Set.of(), key)));
+      Declared all = declared(rule);
+      String route = route(List.of(), Set.of(), key);
+      limits.add(route == null ? all : all.on(route));
     }
     for (int i = 0; i < given.limits().size(); i++) {
       limits.add(declared("limits[" + i + "]", given.limits().get(i)));
@@ -175,16 +182,9 @@ final class Settings {
     };
   }
 
-  /** What {@link RateLimit} says, whose limit is known with the route of a request. */
-  record OnRoute(Rule rule, Key key, Settings settings) {
-    List<Guard.Limit> of(Request request, String route) {
-      return settings.of(request, List.of(new Declared(rule, key, List.of(), Set.of(), route)));
-    }
-  }
-
   /** By the key of all. */
-  OnRoute onRoute(Rule rule) {
-    return new OnRoute(rule, key, this);
+  Declared declared(Rule rule) {
+    return new Declared(rule, key, List.of(), Set.of(), null);
   }
 
   /** The limit that a method of a controller was declared with. */
@@ -197,13 +197,13 @@ final class Settings {
   }
 
   /** Text that is empty was not given. */
-  OnRoute onRoute(String at, RateLimit limit) {
+  Declared declared(String at, RateLimit limit) {
     try {
       Rule rule = isFixed ? Rule.fixed(limit.value()) : Rule.sliding(limit.value());
-      return new OnRoute(
-          named(weighing(rule, limit.cost()), limit.name().isEmpty() ? null : limit.name()),
-          limit.key().isEmpty() ? key : key("key", limit.key()),
-          this);
+      Rule named =
+          named(weighing(rule, limit.cost()), limit.name().isEmpty() ? null : limit.name());
+      Key by = limit.key().isEmpty() ? key : key("key", limit.key());
+      return new Declared(named, by, List.of(), Set.of(), null);
     } catch (IllegalArgumentException | InvalidConfigurationPropertyValueException error) {
       String why =
           error instanceof InvalidConfigurationPropertyValueException value
@@ -236,7 +236,7 @@ final class Settings {
     return of(request, limits);
   }
 
-  private List<Guard.Limit> of(Request request, List<Declared> declared) {
+  List<Guard.Limit> of(Request request, List<Declared> declared) {
     List<Guard.Limit> found = new ArrayList<>();
     for (Declared limit : declared) {
       if (limit.concerns(request)) {

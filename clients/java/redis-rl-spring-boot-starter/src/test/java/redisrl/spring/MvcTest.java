@@ -20,9 +20,11 @@ import org.junit.jupiter.api.Test;
 import org.springframework.boot.SpringBootConfiguration;
 import org.springframework.boot.autoconfigure.EnableAutoConfiguration;
 import org.springframework.context.annotation.Bean;
+import org.springframework.context.annotation.Import;
 import org.springframework.web.bind.annotation.GetMapping;
 import org.springframework.web.bind.annotation.PathVariable;
 import org.springframework.web.bind.annotation.PostMapping;
+import org.springframework.web.bind.annotation.RequestMapping;
 import org.springframework.web.bind.annotation.RestController;
 import org.springframework.web.servlet.function.RouterFunction;
 import org.springframework.web.servlet.function.ServerResponse;
@@ -292,6 +294,41 @@ class MvcTest {
     @GetMapping("/")
     String in() {
       return "in";
+    }
+  }
+
+  abstract static class Base {
+    @GetMapping
+    String in() {
+      return "in";
+    }
+  }
+
+  @RateLimit("1/hour")
+  @RestController
+  @RequestMapping("/one")
+  static class One extends Base {}
+
+  @RateLimit("2/hour")
+  @RestController
+  @RequestMapping("/two")
+  static class Two extends Base {}
+
+  @RestController
+  @RequestMapping("/three")
+  static class Three extends Base {}
+
+  @SpringBootConfiguration(proxyBeanMethods = false)
+  @EnableAutoConfiguration
+  @Import({One.class, Two.class, Three.class})
+  static class Inheriting {}
+
+  @Test
+  void controllersThatInheritAMethodHaveLimitsOfTheirOwn() throws Exception {
+    try (App app = App.servlet(Inheriting.class, App.url(server))) {
+      assertThat(app.statuses(3, "/one")).containsExactly(200, 429, 429);
+      assertThat(app.statuses(3, "/two")).containsExactly(200, 200, 429);
+      assertThat(app.statuses(3, "/three")).containsOnly(200);
     }
   }
 

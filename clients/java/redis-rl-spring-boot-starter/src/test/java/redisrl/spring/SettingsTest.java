@@ -45,9 +45,11 @@ class SettingsTest {
         "trusted-proxies=proxy | a trusted proxy is an address",
         "ipv6-prefix=0 | from 1 to 128",
         "limits[0].paths=/a | A limit has a rate",
+        "limits[0].rate=1/s,rate-limiter.limits[0].cost=9007199254740992 | the cost must be",
       })
   void aValueThatIsUnknownStopsTheStart(String property, String accepted) {
-    assertThatThrownBy(() -> plain("redis://127.0.0.1:1", "rate-limiter." + property.strip()))
+    assertThatThrownBy(
+            () -> plain("redis://127.0.0.1:1", ("rate-limiter." + property.strip()).split(",")))
         .rootCause()
         .isInstanceOfSatisfying(
             InvalidConfigurationPropertyValueException.class,

@@ -68,9 +68,9 @@ public abstract sealed class Kept implements AutoCloseable permits Held, Reserva
     return lost.isDone();
   }
 
-  /** Completes when it is lost. What follows may block: the timer must not. */
+  /** Completes when it is lost. What follows runs in a thread of its own, and may block. */
   public CompletableFuture<Void> lost() {
-    return lost.thenRunAsync(() -> {});
+    return lost.thenRunAsync(() -> {}, work -> Core.thread(work, "redis-rl-lost").start());
   }
 
   private void renew() {

@@ -152,23 +152,13 @@ final class Core {
   }
 
   /** A call under way. */
-  private static final class Call {
-    final Command command;
-    final Server server;
-    final long began = System.nanoTime();
-    final long timeout;
-    final Consumer<@Nullable Object> late;
-    final CompletableFuture<@Nullable Object> result = new CompletableFuture<>();
-    long pause = FIRST_PAUSE;
-    boolean isLate;
-
-    Call(Command command, Server server, Duration timeout, Consumer<@Nullable Object> late) {
-      this.command = command;
-      this.server = server;
-      this.timeout = timeout.toNanos();
-      this.late = late;
-    }
-
+  private record Call(
+      Command command,
+      Server server,
+      long began,
+      long timeout,
+      Consumer<@Nullable Object> late,
+      CompletableFuture<@Nullable Object> result) {
     long left() {
       return timeout - (System.nanoTime() - began);
     }
@@ -203,14 +193,16 @@ final class Core {
     if (refusal != null) {
       return CompletableFuture.failedFuture(new UnavailableException(refusal, null, false));
     }
-    Call call = new Call(command, server, timeout, late);
+    Call call =
+        new Call(
+            command, server, System.nanoTime(), timeout.toNanos(), late, new CompletableFuture<>());
     try {
-      attempt(call);
+      attempt(call, FIRST_PAUSE);
     } catch (RuntimeException error) {
       server.unsent(); // Such as a key that is no text, which says nothing of the server.
       throw error;
     }
-    watch(call, call.timeout);
+    watch(call, call.timeout, false);
     return call.result;
   }
 
@@ -218,7 +210,7 @@ final class Core {
     return servers.computeIfAbsent(transport.server(key), Server::new);
   }
 
-  private void attempt(Call call) {
+  private void attempt(Call call, long pause) {
     inMode(call.command, call.server)
         .whenComplete(
             (reply, thrown) -> {
@@ -236,7 +228,7 @@ final class Core {
               }
               switch (line.meaning(transport.isCluster())) {
                 case REFUSES -> fail(call, line.line(), line);
-                case AGAIN -> again(call, line);
+                case AGAIN -> again(call, line, pause);
                 default -> {
                   call.server.answered(call.began);
                   call.result.completeExceptionally(line);
@@ -268,14 +260,15 @@ final class Core {
   }
 
   /** Nothing was counted: once more, as long as there is time. */
-  private void again(Call call, ServerException line) {
+  private void again(Call call, ServerException line, long pause) {
     call.server.answered(call.began);
-    if (call.left() <= call.pause) {
+    if (call.left() <= pause) {
       call.result.completeExceptionally(new UnavailableException(line.line(), line, false));
       return;
     }
-    after(ThreadLocalRandom.current().nextLong(call.pause / 2, call.pause), () -> attempt(call));
-    call.pause = Math.min(2 * call.pause, LONGEST_PAUSE);
+    after(
+        ThreadLocalRandom.current().nextLong(pause / 2, pause),
+        () -> attempt(call, Math.min(2 * pause, LONGEST_PAUSE)));
   }
 
   /**
@@ -283,7 +276,7 @@ final class Core {
    * timer was late itself, or the server has answered others since, the call waits on, for a second
    * at most.
    */
-  private void watch(Call call, long wait) {
+  private void watch(Call call, long wait, boolean isLast) {
     long planned = System.nanoTime() + wait;
     var timer =
         TIMER.schedule(
@@ -292,10 +285,9 @@ final class Core {
               boolean isBusy = now - planned > LATE;
               boolean answers = call.server.answeredAt - (call.began + call.timeout / 2) > 0;
               if ((isBusy || answers) && now - call.began < call.timeout + LONGEST_EXTENSION) {
-                watch(call, LATE);
-              } else if (isBusy && !call.isLate) {
-                call.isLate = true;
-                watch(call, LAST_LOOK);
+                watch(call, LATE, isLast);
+              } else if (isBusy && !isLast) {
+                watch(call, LAST_LOOK, true);
               } else if (!call.result.isDone()) {
                 fail(
                     call,

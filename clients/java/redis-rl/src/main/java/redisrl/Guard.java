@@ -135,7 +135,7 @@ public final class Guard {
     List<Keyed> rules = limits.stream().map(limit -> new Keyed(key(limit), limit.rule())).toList();
     String call = rules.size() == 1 ? "hit" : "all";
     long began = System.nanoTime();
-    Decision known = limiter.denials().find(rules);
+    Decision known = limiter.denials.find(rules);
     if (known != null) {
       return CompletableFuture.completedFuture(told(call, rules, began, known));
     }
@@ -156,13 +156,13 @@ public final class Guard {
 
   private Decision answered(List<Keyed> rules, long began, Decision decision) {
     if (!decision.allowed()) {
-      limiter.denials().remember(rules, decision, began);
+      limiter.denials.remember(rules, decision, began);
     }
     synchronized (this) {
       // In a cluster all of its nodes have to answer.
       if (isAway && limiter.isAvailable()) {
         isAway = false;
-        LOG.warn("limiter {}: the server is available again", limiter.name());
+        LOG.warn("limiter {}: the server is available again", limiter.name);
       }
     }
     return decision;
@@ -173,7 +173,7 @@ public final class Guard {
       throw error instanceof RuntimeException known ? known : new IllegalStateException(error);
     }
     // Of a crowd that is too large, a denial may be known by now.
-    Decision known = limiter.denials().find(rules);
+    Decision known = limiter.denials.find(rules);
     if (known == null) {
       tell(unavailable);
       known =
@@ -192,7 +192,7 @@ public final class Guard {
         isAway = true;
         LOG.warn(
             "limiter {}: the server is unavailable, requests are {}: {}",
-            limiter.name(),
+            limiter.name,
             policy.told,
             String.valueOf(error.getMessage()));
       }
@@ -204,7 +204,7 @@ public final class Guard {
       toldAt = now;
       LOG.warn(
           "limiter {}: requests that are not answered in time are {}: {}",
-          limiter.name(),
+          limiter.name,
           policy.told,
           String.valueOf(error.getMessage()));
     }

@@ -109,7 +109,7 @@ public abstract sealed class Kept implements AutoCloseable permits Held, Reserva
   private void warn(String what, @Nullable String why) {
     LOG.warn(
         "limiter {}: what is held at {} {}{}",
-        limiter.name(),
+        limiter.name,
         Keyed.keys(rules),
         what,
         why == null ? "" : ": " + why);

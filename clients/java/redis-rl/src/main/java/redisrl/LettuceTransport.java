@@ -3,6 +3,7 @@ package redisrl;
 import static java.nio.charset.StandardCharsets.UTF_8;
 import static java.util.Objects.requireNonNull;
 
+import io.lettuce.core.AbstractRedisClient;
 import io.lettuce.core.ClientOptions;
 import io.lettuce.core.ClientOptions.DisconnectedBehavior;
 import io.lettuce.core.RedisChannelHandler;
@@ -45,7 +46,7 @@ public final class LettuceTransport implements Transport {
 
   private final Supplier<CompletableFuture<? extends StatefulConnection<String, String>>> connector;
   private final @Nullable RedisClusterClient cluster;
-  private final Runnable closing;
+  private final @Nullable AbstractRedisClient own;
   private final AtomicLong connections = new AtomicLong();
   private @Nullable CompletableFuture<StatefulConnection<String, String>> current;
   private long begun;
@@ -55,11 +56,10 @@ public final class LettuceTransport implements Transport {
 
   private LettuceTransport(
       Supplier<CompletableFuture<? extends StatefulConnection<String, String>>> connector,
-      @Nullable RedisClusterClient cluster,
-      Runnable closing) {
+      @Nullable AbstractRedisClient own) {
     this.connector = connector;
-    this.cluster = cluster;
-    this.closing = closing;
+    this.cluster = own instanceof RedisClusterClient nodes ? nodes : null;
+    this.own = own;
   }
 
   /**
@@ -74,9 +74,7 @@ public final class LettuceTransport implements Transport {
             .disconnectedBehavior(DisconnectedBehavior.REJECT_COMMANDS)
             .build());
     return new LettuceTransport(
-        () -> client.connectAsync(StringCodec.UTF8, own).toCompletableFuture(),
-        null,
-        shutdown(client));
+        () -> client.connectAsync(StringCodec.UTF8, own).toCompletableFuture(), client);
   }
 
   /** With less than the minute that a connection to a server that hangs takes otherwise. */
@@ -101,8 +99,7 @@ public final class LettuceTransport implements Transport {
             CompletableFuture.supplyAsync(
                 () -> client.connect(StringCodec.UTF8),
                 work -> Core.thread(work, "redis-rl-connect").start()),
-        null,
-        () -> {});
+        null);
   }
 
   /** On a client of its own, with the nodes and the resources of yours. */
@@ -135,14 +132,7 @@ public final class LettuceTransport implements Transport {
             own.refreshPartitionsAsync()
                 .toCompletableFuture()
                 .thenCompose(done -> own.connectAsync(StringCodec.UTF8)),
-        own,
-        shutdown(own));
-  }
-
-  private static Runnable shutdown(io.lettuce.core.AbstractRedisClient client) {
-    return () -> {
-      var ignored = client.shutdownAsync();
-    };
+        own);
   }
 
   @Override
@@ -357,6 +347,8 @@ public final class LettuceTransport implements Transport {
       isClosed = true;
       leave(current);
     }
-    closing.run();
+    if (own != null) {
+      var ignored = own.shutdownAsync();
+    }
   }
 }

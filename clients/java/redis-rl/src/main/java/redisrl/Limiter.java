@@ -40,10 +40,10 @@ public final class Limiter implements AutoCloseable {
   private final @Nullable Limiter whole;
   private final Transport transport;
   private final Mode chosen;
-  private final Denials denials;
-  private final String prefix;
-  private final Duration timeout;
-  private final String name;
+  final Denials denials;
+  final String prefix;
+  final Duration timeout;
+  final String name;
   private final Consumer<Event> listener;
   private final Waiting waiting = new Waiting(this);
   private volatile boolean isClosed;
@@ -137,18 +137,6 @@ public final class Limiter implements AutoCloseable {
    */
   public Mode mode() {
     return core.mode();
-  }
-
-  String prefix() {
-    return prefix;
-  }
-
-  Duration timeout() {
-    return timeout;
-  }
-
-  String name() {
-    return name;
   }
 
   /** Decides on a request, and counts it if it fits. */
@@ -359,10 +347,6 @@ public final class Limiter implements AutoCloseable {
 
   boolean isAvailable() {
     return core.isAvailable();
-  }
-
-  Denials denials() {
-    return denials;
   }
 
   /** Asks for a turn. {@code late} gets a decision that comes when the call was given up. */

@@ -40,7 +40,7 @@ public final class Reservation extends Kept {
       }
       long began = System.nanoTime();
       Duration memory =
-          (lease.compareTo(REMEMBERED) > 0 ? lease : REMEMBERED).minus(limiter.timeout());
+          (lease.compareTo(REMEMBERED) > 0 ? lease : REMEMBERED).minus(limiter.timeout);
       if (unansweredSince != null && began - unansweredSince >= memory.toNanos()) {
         return CompletableFuture.failedFuture(
             new IllegalStateException(
@@ -119,7 +119,7 @@ public final class Reservation extends Kept {
     if (unavailable != null) {
       LOG.warn(
           "limiter {}: a reservation could not be settled: {}",
-          limiter.name(),
+          limiter.name,
           unavailable.getMessage());
     }
     return unavailable == null;
@@ -141,7 +141,7 @@ public final class Reservation extends Kept {
       try {
         settle(figures);
       } catch (RuntimeException error) {
-        LOG.warn("limiter {}: a reservation could not be settled", limiter.name(), error);
+        LOG.warn("limiter {}: a reservation could not be settled", limiter.name, error);
       }
     }
     end();

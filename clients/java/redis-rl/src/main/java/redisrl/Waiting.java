@@ -113,7 +113,7 @@ final class Waiting {
               + Math.min(longest.toSeconds(), 3_000_000_000L) * 1_000_000_000L
               + longest.getNano();
       // A wait that takes no time at all is a call as any other.
-      long whole = limiter.timeout().toNanos();
+      long whole = limiter.timeout.toNanos();
       this.patience = longest.isZero() ? whole : whole / LAST_CALL;
     }
 
@@ -140,7 +140,7 @@ final class Waiting {
       long left = left();
       // The last call has some time for its answer, too.
       Duration timeout =
-          Duration.ofNanos(Math.max(Math.min(limiter.timeout().toNanos(), left), patience));
+          Duration.ofNanos(Math.max(Math.min(limiter.timeout.toNanos(), left), patience));
       Duration turn = Duration.ofNanos(Math.min(left, Command.LONGEST_TURN.toNanos()));
       try {
         CompletableFuture<Decision> call =

@@ -42,9 +42,9 @@ class DefaultsTest {
       modes.add("\"" + mode.name().toLowerCase(Locale.ROOT) + "\"");
     }
     Map<String, Object> own = new TreeMap<>();
-    own.put("limiter.prefix", limiter.prefix());
+    own.put("limiter.prefix", limiter.prefix);
     own.put("limiter.mode", limiter.mode().name().toLowerCase(Locale.ROOT));
-    own.put("limiter.timeout_ms", limiter.timeout().toMillis());
+    own.put("limiter.timeout_ms", limiter.timeout.toMillis());
     own.put("limiter.deny_cache", false); // It has no deny cache.
     own.put("adapter.prefix", Guard.PREFIX);
     own.put("adapter.timeout_ms", Guard.TIMEOUT.toMillis());

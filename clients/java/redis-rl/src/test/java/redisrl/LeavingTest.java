@@ -179,7 +179,7 @@ class LeavingTest {
     guard.decideAsync(asked).cancel(false);
     comes.complete(null);
     List<Keyed> rules = List.of(new Keyed(guard.key(asked.get(0)), asked.get(0).rule()));
-    eventually(() -> limiter.denials().find(rules) != null);
+    eventually(() -> limiter.denials.find(rules) != null);
   }
 
   @Test

@@ -133,7 +133,8 @@ public final class Guard {
   public CompletableFuture<Decision> decideAsync(List<Limit> limits) {
     check(!given(limits, "the limits").isEmpty(), "a request without a limit needs no decision");
     List<Keyed> rules = limits.stream().map(limit -> new Keyed(key(limit), limit.rule())).toList();
-    String call = rules.size() == 1 ? "hit" : "all";
+    // What weighs nothing is checked by RL.ALL alone.
+    String call = rules.size() == 1 && rules.get(0).rule().weight() > 0 ? "hit" : "all";
     long began = System.nanoTime();
     Decision known = limiter.denials.find(rules);
     if (known != null) {

@@ -74,6 +74,20 @@ class GuardTest {
   }
 
   @Test
+  void aRequestThatWeighsNothingIsChecked() throws Exception {
+    try (TestServer server = new TestServer(true);
+        Transport to = LettuceTransport.create(server.uri())) {
+      Limiter limiter = Limiter.builder(to).mode(Mode.MODULE).build();
+      Guard guard = Guard.on(limiter).timeout(Duration.ofSeconds(10)).build();
+      for (int i = 0; i < 3; i++) {
+        assertThat(guard.decide(one("w", RULE.cost(0))).allowed()).isTrue();
+      }
+      assertThat(guard.decide(one("w", RULE.cost(2))).allowed()).isTrue();
+      assertThat(guard.decide(one("w", RULE.cost(0))).allowed()).isFalse();
+    }
+  }
+
+  @Test
   void aDenialCoversTheSameAndHeavierRequests() {
     Denials denials = new Denials();
     Decision denial = new Local(1).decide(List.of(new Keyed("k", Rule.sliding("0/hour").cost(3))));

@@ -43,13 +43,21 @@ impl Clock {
         end
     }
 
+    /// Stays in the periods that were sent, for good.
+    #[cfg(feature = "calendar")]
+    pub fn stay(&self) {
+        self.earliest_end.store(0, Relaxed);
+    }
+
     /// Goes on to the earliest end that was sent, as the server's clock is there already. Answers whether there is one.
     pub fn go_on(&self) -> bool {
-        let end = self.earliest_end.swap(u64::MAX, Relaxed);
-        if end != u64::MAX {
+        let end = self.earliest_end.load(Relaxed);
+        let goes_on = !matches!(end, 0 | u64::MAX);
+        if goes_on {
             self.time.store(end, Relaxed);
+            self.earliest_end.store(u64::MAX, Relaxed);
         }
-        end != u64::MAX
+        goes_on
     }
 }
 

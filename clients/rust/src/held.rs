@@ -13,6 +13,8 @@ use crate::call::Ask;
 use crate::decision::AllDecision;
 use crate::error::{Error, SETTLED, WINDOW_OVER, says};
 use crate::limiter::Limiter;
+#[cfg(feature = "calendar")]
+use crate::rule::Rule;
 
 /// How often it is renewed in its length.
 pub(crate) const RENEWALS: u32 = 3;
@@ -31,6 +33,11 @@ impl Hold {
     /// To be called for what was granted by a call that was sent at this time. The length is one that rules take, at most
     /// 2147483647 seconds.
     pub fn new(limiter: Limiter, ask: Arc<Ask>, sent: Instant, length: Duration) -> Self {
+        // What is reserved in a period of the calendar is renewed and settled there, or nowhere.
+        #[cfg(feature = "calendar")]
+        if ask.rules.iter().any(|rule| rule.is_reserved() && matches!(rule, Rule::Calendar(_))) {
+            ask.clock.stay();
+        }
         Self { limiter, ask, length, ends: Arc::new(watch::Sender::new(Some(sent + length))) }
     }
 

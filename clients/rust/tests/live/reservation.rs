@@ -252,6 +252,27 @@ async fn a_calendar_can_be_reserved() {
     }
 }
 
+/// Nor is it taken along into the next period by its renewals.
+#[tokio::test]
+async fn a_renewal_stays_in_its_period() {
+    for has in Has::EACH {
+        let tomorrow = (now() / DAY + 1) * DAY + 3_600_000;
+        let server = Server::with(&has.arguments(), Some(tomorrow)).await;
+        let limiter = server.limiter().await;
+        let (day, lease) = (Rule::calendar("100/day").unwrap(), Duration::from_secs(3));
+        let mut reservation = limiter.reserve("tokens", &day, 50, lease).await.unwrap().granted().unwrap();
+        let before = server.errors("ERR").await;
+        server.set_time(tomorrow + DAY - 3_600_000).await;
+        until("it is renewed", || async { server.errors("ERR").await > before }).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let counters = async || server.run::<Vec<String>>("KEYS tokens:@*").await;
+        assert_eq!(counters().await.len(), 1, "{has:?}");
+        assert!(!reservation.is_lost());
+        reservation.settle(30).await.unwrap();
+        assert_eq!(counters().await.len(), 1, "{has:?}");
+    }
+}
+
 /// A process whose clock is behind that of the server goes on to the next period.
 #[tokio::test]
 async fn a_calendar_follows_the_clock_of_the_server() {

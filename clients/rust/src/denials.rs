@@ -112,6 +112,13 @@ impl Denials {
         }
     }
 
+    /// A call that was allowed shows that the denial of the same call or a lighter one is over.
+    pub fn refute(&self, ask: &Ask) {
+        while let Some((key, _)) = self.covering(ask) {
+            self.kept.remove(&self.print(key));
+        }
+    }
+
     pub fn forget(&self, key: &[u8]) {
         if !self.kept.is_empty() {
             self.kept.remove(&self.print(key));

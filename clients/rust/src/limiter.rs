@@ -417,10 +417,17 @@ impl Limiter {
             return Ok(outcome);
         }
         let outcome = limiter.decide_anew(ask, leave).await;
+        if outcome.as_ref().is_err_and(Error::is_unavailable)
+            && let Some(known) = denials.and_then(|denials| denials.find(ask, started))
+        {
+            // Another call has brought the answer meanwhile.
+            observe(Ok(known.state()), true);
+            return Ok(known);
+        }
         observe(outcome.as_ref().map(AllDecision::state), false);
         if let (Some(denials), Ok(outcome)) = (denials, &outcome) {
             if outcome.allowed {
-                ask.keys.iter().for_each(|key| denials.forget(key));
+                denials.refute(ask);
             } else {
                 denials.remember(ask, outcome, started);
             }

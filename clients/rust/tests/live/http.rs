@@ -2,11 +2,12 @@
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use axum::body::Body;
 use axum::extract::{ConnectInfo, MatchedPath};
 use axum::http::request::Parts;
-use axum::http::{Response as HttpResponse, StatusCode};
+use axum::http::{Request as HttpRequest, Response as HttpResponse, StatusCode};
 use axum::routing::get;
 use axum::{Extension, Router};
 use redis_rl_client::{
@@ -15,10 +16,11 @@ use redis_rl_client::{
 use sfv::{BareItem, List, ListEntry, Parser};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tower::ServiceBuilder;
+use tower::{ServiceBuilder, ServiceExt};
 use tower_http::timeout::TimeoutLayer;
 use tower_http::trace::TraceLayer;
 
+use crate::leaving::Way;
 use crate::support::{Events, Has, Server, T0, free_port, patient, until};
 
 struct Response {
@@ -322,6 +324,45 @@ async fn addresses_behind_proxies() {
     assert_eq!(status(behind, "unknown").await, 403);
     let keys: Vec<String> = server.run("KEYS *2001*").await;
     assert_eq!(keys, ["rl:behind:{2001:db8::/64}"]);
+}
+
+/// A call whose reply does not come is told what another has heard meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_denial_that_another_call_has_brought_is_the_answer() {
+    let server = Server::frozen(Has::Module).await;
+    let way = Way::to(&server, "").await;
+    let limiter = Limiter::open(&format!("redis://127.0.0.1:{}", way.port)).unwrap();
+    let layer = RateLimitLayer::new(limiter, sliding("1/minute"), by_api_key).timeout(Duration::from_secs(3));
+    let app = hello().layer(layer);
+    let address = serve(app.clone()).await;
+    assert_eq!(by(address, "a").await.status, 200);
+    way.break_connections();
+    let lost = tokio::spawn(by(address, "a"));
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    // Each runtime has a connection of its own.
+    let other = tokio::task::spawn_blocking(move || {
+        let request = HttpRequest::get("/").header("x-api-key", "a").body(Body::empty()).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(app.oneshot(request)).unwrap().status()
+    });
+    assert_eq!((other.await.unwrap().as_u16(), lost.await.unwrap().status), (429, 429));
+}
+
+/// Nor does a lighter request that is allowed end the memory of a denial.
+#[tokio::test]
+async fn heavy_requests_are_denied_from_memory_between_light_ones() {
+    let server = Server::frozen(Has::Module).await;
+    let layer = layer(&server.limiter().await, &sliding("10/minute"));
+    let cost = |request: &Parts| request.headers["x-cost"].to_str().unwrap().parse::<u64>().unwrap();
+    let address = serve(hello().layer(layer.cost(cost))).await;
+    let (mut statuses, started) = (Vec::new(), Instant::now());
+    for cost in ["8", "8", "1", "8", "1", "9", "8"] {
+        statuses.push(ask(address, "/", &[("x-api-key", "a"), ("x-cost", cost)]).await.status);
+    }
+    assert_eq!(statuses, [200, 429, 200, 429, 200, 429, 429]);
+    // A denial is believed for a second.
+    let calls = server.calls("rl.sliding").await;
+    assert!(calls == 4 || started.elapsed() > Duration::from_millis(900), "{calls}");
 }
 
 #[tokio::test]

@@ -22,8 +22,8 @@ fn client(port: u16) -> redis::Client {
 }
 
 /// A way to a server. Connections from before a point of time can be made to swallow everything.
-struct Way {
-    port: u16,
+pub struct Way {
+    pub port: u16,
     /// How many connections were made, and how many of the first of them are dead.
     made: Arc<AtomicU64>,
     dead: Arc<AtomicU64>,
@@ -31,7 +31,7 @@ struct Way {
 
 impl Way {
     /// `refuses`: a word at which the connection is closed.
-    async fn to(server: &Server, refuses: &'static str) -> Self {
+    pub async fn to(server: &Server, refuses: &'static str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let way = Self { port: listener.local_addr().unwrap().port(), made: Arc::default(), dead: Arc::default() };
         let (made, dead, behind) = (Arc::clone(&way.made), Arc::clone(&way.dead), server.port);
@@ -65,7 +65,7 @@ impl Way {
         way
     }
 
-    fn break_connections(&self) {
+    pub fn break_connections(&self) {
         self.dead.store(self.made.load(SeqCst), SeqCst);
     }
 }

@@ -3,13 +3,11 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use axum::extract::ConnectInfo;
 use jiff::SignedDuration;
 use redis_rl_client::{ByAddress, Mode};
 
@@ -338,13 +336,11 @@ impl Settings {
             on_error: env.one_of("ON_ERROR", OnError::Error, &on_errors)?,
             redis,
             key_prefix: env.text("CACHE_KEY_PREFIX", ""),
-            clients: ByAddress::new(|request| {
-                request.extensions.get().map(|ConnectInfo(peer): &ConnectInfo<IpAddr>| *peer)
-            })
-            .trusted_proxies(&proxies)
-            .map_err(|error| format!("TRUSTED_PROXIES: {error}"))?
-            // A limit is never left out for want of an address.
-            .or_proxy(),
+            clients: ByAddress::default()
+                .trusted_proxies(&proxies)
+                .map_err(|error| format!("TRUSTED_PROXIES: {error}"))?
+                // A limit is never left out for want of an address.
+                .or_proxy(),
             trusts_proxies: !proxies.is_empty(),
             near_limit_ratio: env.read(
                 "NEAR_LIMIT_RATIO",

@@ -31,11 +31,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // By the address of the client: that of the peer, or the one that the proxies in front of this service name.
     let proxies = setting("TRUSTED_PROXIES", "");
-    let by_address = ByAddress::new(|request| Some(request.extensions.get::<ConnectInfo<SocketAddr>>()?.0.ip()))
-        .trusted_proxies(proxies.split(',').filter(|proxy| !proxy.is_empty()))?;
+    let by_address = ByAddress::default().trusted_proxies(proxies.split(',').filter(|proxy| !proxy.is_empty()))?;
     let rule = Rule::sliding("10/second, 100/minute")?.name("address")?;
-    let by_client = RateLimitLayer::new(limiter.clone(), rule, move |request| by_address.identity(request))
-        .when_unavailable(WhenUnavailable::Open);
+    let by_client = RateLimitLayer::new(limiter.clone(), rule, move |request| {
+        let ConnectInfo(peer) = request.extensions.get::<ConnectInfo<SocketAddr>>()?;
+        by_address.identity(peer.ip(), &request.headers)
+    })
+    .when_unavailable(WhenUnavailable::Open);
 
     // By the plan of the customer, and for each route: it is named by the template of the route, not by the path.
     let (free, paid) = (Rule::sliding("20/minute")?, Rule::sliding("2000/minute")?);

@@ -1,11 +1,8 @@
 //! By what a request is counted, and the key that this makes.
 
-use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::Arc;
 
-use http::request::Parts;
-use http::{HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use ipnet::{IpNet, Ipv6Net};
 use sha2::{Digest, Sha256};
 
@@ -13,8 +10,6 @@ use crate::error::InvalidArgument;
 
 /// How many bits of an IPv6 address count, unless set: what one customer has.
 pub(crate) const IPV6_PREFIX: u8 = 64;
-
-type Peer = Arc<dyn Fn(&Parts) -> Option<IpAddr> + Send + Sync>;
 
 /// The address of a request's sender as its identity.
 ///
@@ -26,44 +21,32 @@ type Peer = Arc<dyn Fn(&Parts) -> Option<IpAddr> + Send + Sync>;
 /// ```
 /// use std::net::SocketAddr;
 /// use axum::extract::ConnectInfo;
-/// use redis_rl_client::ByAddress;
+/// use redis_rl_client::{ByAddress, Limiter, RateLimitLayer, Rule};
 ///
-/// # fn main() -> Result<(), redis_rl_client::InvalidArgument> {
-/// let by_address = ByAddress::new(|request| {
+/// # fn layer(limiter: Limiter) -> Result<RateLimitLayer, redis_rl_client::InvalidArgument> {
+/// let by_address = ByAddress::default().trusted_proxies(["10.0.0.0/8", "192.0.2.10"])?;
+/// let layer = RateLimitLayer::new(limiter, Rule::sliding("100/minute")?, move |request| {
 ///     let ConnectInfo(peer) = request.extensions.get::<ConnectInfo<SocketAddr>>()?;
-///     Some(peer.ip())
-/// })
-/// .trusted_proxies(["10.0.0.0/8", "192.0.2.10"])?;
-/// # Ok(()) }
+///     by_address.identity(peer.ip(), &request.headers)
+/// });
+/// # Ok(layer) }
 /// ```
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct ByAddress {
-    peer: Peer,
     header: HeaderName,
     trusted: Vec<IpNet>,
     ipv6_prefix: u8,
     or_proxy: bool,
 }
 
-impl fmt::Debug for ByAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { header, trusted, ipv6_prefix, .. } = self;
-        let mut debug = f.debug_struct("ByAddress");
-        debug
-            .field("header", header)
-            .field("trusted", trusted)
-            .field("ipv6_prefix", ipv6_prefix)
-            .finish_non_exhaustive()
+impl Default for ByAddress {
+    fn default() -> Self {
+        let header = HeaderName::from_static("x-forwarded-for");
+        Self { header, trusted: Vec::new(), ipv6_prefix: IPV6_PREFIX, or_proxy: false }
     }
 }
 
 impl ByAddress {
-    /// Takes what finds the peer's address, in the extensions of a request where the server puts it.
-    pub fn new(peer: impl Fn(&Parts) -> Option<IpAddr> + Send + Sync + 'static) -> Self {
-        let header = HeaderName::from_static("x-forwarded-for");
-        Self { peer: Arc::new(peer), header, trusted: Vec::new(), ipv6_prefix: IPV6_PREFIX, or_proxy: false }
-    }
-
     /// The addresses, or networks such as `10.0.0.0/8`, of the proxies in front of this service.
     ///
     /// # Errors
@@ -104,15 +87,12 @@ impl ByAddress {
         self
     }
 
-    /// The identity of a request: `203.0.113.7` or `2001:db8:1:2::/64`. `None` if its address is not known.
-    pub fn identity(&self, request: &Parts) -> Option<String> {
-        let lines = request.headers.get_all(&self.header).iter();
-        self.sender((self.peer)(request), lines.map(HeaderValue::as_bytes))
-    }
-
-    fn sender<'a>(&self, peer: Option<IpAddr>, forwarded: impl DoubleEndedIterator<Item = &'a [u8]>) -> Option<String> {
-        let mut sender = peer?.to_canonical();
-        let lines = forwarded.rev().filter(|line| !line.trim_ascii().is_empty());
+    /// The identity of a request from a peer with these headers: `203.0.113.7` or `2001:db8:1:2::/64`. `None` if its address
+    /// is not known.
+    pub fn identity(&self, peer: IpAddr, headers: &HeaderMap) -> Option<String> {
+        let mut sender = peer.to_canonical();
+        let lines = headers.get_all(&self.header).iter().map(HeaderValue::as_bytes).rev();
+        let lines = lines.filter(|line| !line.trim_ascii().is_empty());
         for text in lines.flat_map(|line| line.rsplit(|byte| *byte == b',')) {
             if !self.is_trusted(sender) {
                 break;
@@ -197,12 +177,16 @@ mod tests {
     use super::*;
     use crate::cases::{self, text, texts};
 
+    fn forwarded<'a>(lines: impl Iterator<Item = &'a [u8]>) -> HeaderMap {
+        lines.map(|line| (HeaderName::from_static("x-forwarded-for"), HeaderValue::from_bytes(line).unwrap())).collect()
+    }
+
     #[test]
     fn cases_of_addresses() {
         let file = cases::read("keys");
         let cases = cases::list(&file, "addresses", &["peer", "forwarded", "trusted", "ipv6_prefix", "identity"]);
         for case in cases {
-            let mut by = ByAddress::new(|_| None);
+            let mut by = ByAddress::default();
             if let Some(trusted) = case.get("trusted") {
                 by = by.trusted_proxies(texts(trusted)).unwrap();
             }
@@ -211,11 +195,12 @@ mod tests {
             }
             let peer = case["peer"].as_str().map(|peer| peer.parse().unwrap());
             let lines = case.get("forwarded").map(texts).unwrap_or_default();
-            let identity = by.sender(peer, lines.iter().map(String::as_bytes));
+            let lines = forwarded(lines.iter().map(String::as_bytes));
+            let identity = peer.and_then(|peer| by.identity(peer, &lines));
             assert_eq!(identity.as_deref(), case["identity"].as_str(), "{case}");
         }
         for case in cases::list(&file, "invalid", &["trusted", "ipv6_prefix"]) {
-            let by = ByAddress::new(|_| None);
+            let by = ByAddress::default();
             match case.get("trusted") {
                 Some(trusted) => assert!(by.trusted_proxies(texts(trusted)).is_err(), "{case}"),
                 None => {
@@ -228,9 +213,9 @@ mod tests {
 
     #[test]
     fn what_names_no_address_counts_by_its_proxy() {
-        let by = ByAddress::new(|_| None).trusted_proxies(["10.0.0.0/8"]).unwrap();
-        let identity =
-            |by: &ByAddress, lines: &[&[u8]]| by.sender(Some("10.0.0.1".parse().unwrap()), lines.iter().copied());
+        let by = ByAddress::default().trusted_proxies(["10.0.0.0/8"]).unwrap();
+        let peer = "10.0.0.1".parse().unwrap();
+        let identity = |by: &ByAddress, lines: &[&[u8]]| by.identity(peer, &forwarded(lines.iter().copied()));
         let or_proxy = by.clone().or_proxy();
         for (lines, proxy) in [
             (&[&b"unknown, 10.0.0.2"[..]][..], "10.0.0.2"),

@@ -1,7 +1,9 @@
 //! How a request of HTTP becomes descriptors: which limits of a domain it meets, and where the values of their keys are.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
+use axum::extract::ConnectInfo;
 use http::HeaderName;
 use http::request::Parts;
 use redis_rl_client::ByAddress;
@@ -47,7 +49,10 @@ impl Source {
                 let mut pairs = form_urlencoded::parse(query?.as_bytes());
                 pairs.find(|(key, _)| key == name).map(|(_, value)| value.into_owned())
             }
-            Self::Address => clients.identity(request),
+            Self::Address => {
+                let ConnectInfo(peer) = request.extensions.get::<ConnectInfo<IpAddr>>()?;
+                clients.identity(*peer, &request.headers)
+            }
         }
     }
 }

@@ -306,17 +306,19 @@ async fn a_request_without_an_identity() {
 async fn addresses_behind_proxies() {
     let server = Server::frozen(Has::Module).await;
     let limiter = server.limiter().await;
-    let peer = |request: &Parts| Some(request.extensions.get::<ConnectInfo<SocketAddr>>()?.0.ip());
     let app = |by: ByAddress, name: &str| {
         let rule = sliding("1/minute").name(name).unwrap();
-        let layer = RateLimitLayer::new(limiter.clone(), rule, move |request| by.identity(request));
+        let layer = RateLimitLayer::new(limiter.clone(), rule, move |request| {
+            let ConnectInfo(peer) = request.extensions.get::<ConnectInfo<SocketAddr>>()?;
+            by.identity(peer.ip(), &request.headers)
+        });
         hello().layer(layer.timeout(Duration::from_secs(60)))
     };
     let status = async |address, forwarded: &str| ask(address, "/", &[("x-forwarded-for", forwarded)]).await.status;
     // Nobody is trusted, so everybody is the peer.
-    let bare = serve(app(ByAddress::new(peer), "bare")).await;
+    let bare = serve(app(ByAddress::default(), "bare")).await;
     assert_eq!((status(bare, "198.51.100.1").await, status(bare, "198.51.100.2").await), (200, 429));
-    let behind = ByAddress::new(peer).trusted_proxies(["127.0.0.0/8", "10.0.0.0/8"]).unwrap();
+    let behind = ByAddress::default().trusted_proxies(["127.0.0.0/8", "10.0.0.0/8"]).unwrap();
     let behind = serve(app(behind, "behind")).await;
     assert_eq!((status(behind, "198.51.100.1").await, status(behind, "198.51.100.2").await), (200, 200));
     assert_eq!(status(behind, "6.6.6.6, 198.51.100.1, 10.0.0.7").await, 429, "what the client writes is not believed");

@@ -605,7 +605,7 @@ impl Limiter {
             tracing::info!(limiter = options.name, ?mode, "the server is called in this mode");
             // Not before it is time again.
             self.inner.is_probe_due(Duration::ZERO);
-            if mode == Mode::Functions && options.load_functions {
+            if mode == Mode::Functions {
                 let (limiter, key) = (self.clone(), call.key().to_vec());
                 tokio::spawn(async move { tokio::time::timeout(PROBE_TIMEOUT, limiter.replace_older(&key)).await });
             }
@@ -686,7 +686,7 @@ impl Limiter {
         let mut reply = ask().await;
         for to in [call.to(false), To::Everyone] {
             let missing = reply.as_ref().is_err_and(|failure| says(&failure.error, FUNCTION_NOT_FOUND));
-            if !missing || !options.load_functions || matches!(to, To::Everyone) && !connection.is_cluster() {
+            if !missing || matches!(to, To::Everyone) && !connection.is_cluster() {
                 break;
             }
             {

@@ -15,7 +15,6 @@ pub struct Options {
     pub(crate) name: String,
     pub(crate) prefix: Vec<u8>,
     pub(crate) mode: Mode,
-    pub(crate) load_functions: bool,
     pub(crate) timeout: Duration,
     pub(crate) probe_every: Duration,
     pub(crate) hook: Option<Hook>,
@@ -25,12 +24,11 @@ pub(crate) type Hook = Arc<dyn Fn(&Event<'_>) + Send + Sync>;
 
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, prefix, mode, load_functions, timeout, probe_every, hook: _ } = self;
+        let Self { name, prefix, mode, timeout, probe_every, hook: _ } = self;
         let prefix = prefix.escape_ascii().to_string();
         let mut debug = f.debug_struct("Options");
-        debug.field("name", name).field("prefix", &prefix).field("mode", mode).field("load_functions", load_functions);
-        debug.field("timeout", timeout).field("probe_every", probe_every);
-        debug.finish_non_exhaustive()
+        debug.field("name", name).field("prefix", &prefix).field("mode", mode).field("timeout", timeout);
+        debug.field("probe_every", probe_every).finish_non_exhaustive()
     }
 }
 
@@ -40,7 +38,6 @@ impl Default for Options {
             name: "redis-rl".to_owned(),
             prefix: Vec::new(),
             mode: Mode::Auto,
-            load_functions: true,
             timeout: Duration::from_secs(1),
             probe_every: Duration::from_secs(60),
             hook: None,
@@ -67,13 +64,6 @@ impl Options {
     #[must_use]
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
-        self
-    }
-
-    /// Whether the function library may be loaded into a server that has functions and lacks it. `true` unless set.
-    #[must_use]
-    pub fn load_functions(mut self, load: bool) -> Self {
-        self.load_functions = load;
         self
     }
 

@@ -62,12 +62,16 @@ async fn a_script_that_is_gone_is_sent_again() {
 async fn the_library_is_loaded_only_with_leave() {
     let server = Server::start(Has::Functions).await;
     let rule = Rule::sliding("100/minute").unwrap();
-    let limiter = server.limiter_with(Options::default().load_functions(false)).await;
+    // Who may not load it calls the script, unless the mode is fixed.
+    let _: () = server.run("ACL SETUSER caller on >secret ~* +@all -function|load").await;
+    let url = format!("redis://caller:secret@127.0.0.1:{}", server.port);
+    let limiter = Limiter::open(&url).unwrap();
     assert!(limiter.hit("k", &rule).await.unwrap().allowed);
     assert_eq!(limiter.mode(), Some(Mode::Script));
     assert_eq!(server.run::<Vec<String>>("FUNCTION LIST").await.len(), 0);
 
-    let limiter = server.limiter_with(Options::default().load_functions(false).mode(Mode::Functions)).await;
+    let client = redis::Client::open(url).unwrap();
+    let limiter = Limiter::with_options(client, Options::default().mode(Mode::Functions));
     assert!(matches!(limiter.hit("k", &rule).await, Err(Error::Refused(_))));
     let limiter = server.limiter_with(Options::default().mode(Mode::Module)).await;
     assert!(matches!(limiter.hit("k", &rule).await, Err(Error::Refused(_))));

@@ -11,10 +11,10 @@
 //!
 //! When the client sees MOVED, it asks for the slots, under a lock for which it waits without going on with its other calls.
 //! Of a crowd, some may have got that lock and had no turn yet to give it back (Tokio lets a task do only so much at once):
-//! then it waits for good. So MOVED is followed here, by the address, and the connection is replaced by one that knows the
-//! slots as they are now.
+//! then it waits for good. So MOVED is followed here, by the address of a node that is known, and the connection is replaced
+//! by one that knows the slots, and the nodes, as they are now.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -47,28 +47,11 @@ const WHOLE_TIME_EVERY: Duration = Duration::from_secs(60);
 /// A connection that has seen MOVED is replaced when it is as old as this.
 const SLOTS_KNOWN_FOR: Duration = Duration::from_secs(1);
 
-/// How long one call has to connect to a node that is new, before another tries.
-const TIME_TO_MEET: Duration = Duration::from_millis(250);
+/// The nodes that a client was connected to last, by their addresses.
+static NODES: LazyLock<Mutex<HashSet<String>>> = LazyLock::new(Mutex::default);
 
-/// The nodes that a client was connected to last, by their addresses, and those that a call is about to connect to.
-static NODES: LazyLock<Mutex<HashMap<String, Option<Instant>>>> = LazyLock::new(Mutex::default);
-
-fn nodes() -> MutexGuard<'static, HashMap<String, Option<Instant>>> {
+fn nodes() -> MutexGuard<'static, HashSet<String>> {
     NODES.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn is_connected(node: &str) -> bool {
-    nodes().get(node).is_some_and(Option::is_none)
-}
-
-/// Whether the caller is the one to connect to a node that is new.
-fn is_to_meet(node: &str) -> bool {
-    let (now, mut nodes) = (Instant::now(), nodes());
-    let free = nodes.get(node).is_none_or(|since| since.is_some_and(|since| since + TIME_TO_MEET <= now));
-    if free {
-        nodes.insert(node.to_owned(), Some(now));
-    }
-    free
 }
 
 /// The nodes that hang, by their addresses.
@@ -125,7 +108,7 @@ impl Cluster {
             if self.made.elapsed() >= SLOTS_KNOWN_FOR {
                 alive.store(false, Relaxed);
             }
-            if is_connected(&node)
+            if nodes().contains(&node)
                 && let Some((host, port)) = node.rsplit_once(':')
                 && let Ok(port) = port.parse()
             {
@@ -213,11 +196,11 @@ impl SendsOnce {
     }
 }
 
-/// MOVED as an error that the client passes on, unless it has to connect to a node.
+/// MOVED as an error that the client passes on.
 fn without_moved(error: RedisError) -> RedisError {
     match moved_to(&error) {
-        Some(node) if !is_to_meet(&node) => make_extension_error("MOVED".to_owned(), error.detail().map(str::to_owned)),
-        _ => error,
+        Some(_) => make_extension_error("MOVED".to_owned(), error.detail().map(str::to_owned)),
+        None => error,
     }
 }
 
@@ -318,9 +301,9 @@ impl Connect for SendsOnce {
                 _ => drop(hung().remove(&address)),
             }
             match &connection {
-                Err(_) => drop(nodes().remove(&address)),
-                Ok(_) => drop(nodes().insert(address.clone(), None)),
-            }
+                Err(_) => nodes().remove(&address),
+                Ok(_) => nodes().insert(address.clone()),
+            };
             let node = Arc::new(Node { address, broken: AtomicBool::new(false) });
             Ok(Self { connection: connection?, node, asking: false })
         })

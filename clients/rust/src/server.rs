@@ -41,11 +41,11 @@ impl Own {
                 ConnectionAddr::Tcp(host, port) if is_plain(info.tcp_settings()) => {
                     let stream = tcp(host, *port).await?;
                     stream.set_nodelay(info.tcp_settings().nodelay())?;
-                    Self::packed(info, stream, alive).await
+                    Self::packed(info, stream.into_split(), alive).await
                 }
                 #[cfg(unix)]
                 ConnectionAddr::Unix(path) => {
-                    Self::packed(info, tokio::net::UnixStream::connect(path).await?, alive).await
+                    Self::packed(info, tokio::net::UnixStream::connect(path).await?.into_split(), alive).await
                 }
                 _ => Self::unpacked(client, alive).await,
             }
@@ -54,12 +54,13 @@ impl Own {
         tokio::time::timeout(CONNECT_TIMEOUT, connecting).await.map_err(late)?
     }
 
-    async fn packed<S>(info: &ConnectionInfo, stream: S, alive: Alive) -> RedisResult<Self>
+    async fn packed<R, W>(info: &ConnectionInfo, (read, write): (R, W), alive: Alive) -> RedisResult<Self>
     where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        R: AsyncRead + Unpin + Send + 'static,
+        W: AsyncWrite + Unpin + Send + 'static,
     {
         let packs = Arc::new(AtomicBool::new(false));
-        let stream = Packed::new(stream, Arc::clone(&packs));
+        let stream = tokio::io::join(Packed::new(read, Arc::clone(&packs)), write);
         let connected = MultiplexedConnection::new_with_config(info.redis_settings(), stream, config());
         let (connection, drives) = connected.await?;
         packs.store(true, Relaxed);

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
 
 use redis::{RedisResult, Value};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::reply::position;
 
@@ -22,38 +22,29 @@ const LONGEST: usize = 1024 * 1024;
 /// How deep arrays may lie in arrays to be read here.
 const DEPTH: usize = 8;
 
-/// A stream whose replies are packed.
-pub(crate) struct Packed<S> {
-    inner: S,
+/// What is read from a server, its replies packed.
+pub(crate) struct Packed<R> {
+    inner: R,
     /// Whether replies are packed by now. The `redis` crate reads those to its own commands, which come first, itself.
     packs: Arc<AtomicBool>,
     chunk: Box<[u8]>,
     /// What has arrived of a reply that is not complete.
     arrived: Vec<u8>,
-    /// What is to be handed over, from this position on.
+    /// What is to be handed over.
     packed: Vec<u8>,
-    at: usize,
 }
 
-impl<S> Packed<S> {
-    pub fn new(inner: S, packs: Arc<AtomicBool>) -> Self {
+impl<R> Packed<R> {
+    pub fn new(inner: R, packs: Arc<AtomicBool>) -> Self {
         let chunk = vec![0; CHUNK].into_boxed_slice();
-        Self { inner, packs, chunk, arrived: Vec::new(), packed: Vec::new(), at: 0 }
+        Self { inner, packs, chunk, arrived: Vec::new(), packed: Vec::new() }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Packed<S> {
+impl<R: AsyncRead + Unpin> AsyncRead for Packed<R> {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        loop {
-            if let Some(rest) = this.packed.get(this.at..).filter(|rest| !rest.is_empty()) {
-                let now = rest.len().min(into.remaining());
-                into.put_slice(rest.get(..now).unwrap_or_default());
-                this.at += now;
-                return Poll::Ready(Ok(()));
-            }
-            this.packed.clear();
-            this.at = 0;
+        while this.packed.is_empty() {
             let mut chunk = ReadBuf::new(&mut this.chunk);
             ready!(Pin::new(&mut this.inner).poll_read(context, &mut chunk))?;
             if chunk.filled().is_empty() {
@@ -76,20 +67,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Packed<S> {
             let taken = this.arrived.len() - rest.len();
             this.arrived.drain(..taken);
         }
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Packed<S> {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_shutdown(context)
+        let now = this.packed.len().min(into.remaining());
+        into.put_slice(this.packed.get(..now).unwrap_or_default());
+        this.packed.drain(..now);
+        Poll::Ready(Ok(()))
     }
 }
 

@@ -263,7 +263,7 @@ impl Limiter {
             rule.write(cmd, clock, true);
             cmd.arg(rule.form());
         });
-        self.send(call, None, move |reply| AllDecision::read(&ask, reply)).await?.one()
+        self.send(call, Duration::ZERO, move |_, reply, _| AllDecision::read(&ask, reply)).await?.one()
     }
 
     /// One decision over several keys, with a rule for each: `RL.ALL`. Allowed, and counted by all, only if every rule has
@@ -295,7 +295,8 @@ impl Limiter {
         let rule = rule.into();
         rule.check(Use::Check)?;
         let words = move |cmd: &mut Cmd, clock: &Clock| rule.write(cmd, clock, true);
-        self.send(Call::new(Command::ALL, self.prefixed(key.as_ref()), words), None, Admission::read).await
+        let call = Call::new(Command::ALL, self.prefixed(key.as_ref()), words);
+        self.send(call, Duration::ZERO, |_, reply, _| Admission::read(reply)).await
     }
 
     /// Takes back what the same rule has counted, its cost or one unit: `RL.REFUND`. Of a sliding window, the newest
@@ -390,7 +391,7 @@ impl Limiter {
         Ask::new(keys, rules, all, wanted)
     }
 
-    /// The decision, from memory or from the server. `leave` as in `send`.
+    /// The decision, from memory or from the server. `leave` is for a caller that goes meanwhile.
     pub(crate) async fn decide(&self, ask: &Arc<Ask>, leave: Option<Leave>) -> Result<AllDecision, Error> {
         let (denials, started) = (self.inner.denials.get(), Instant::now());
         let observe = |outcome: Result<State, &Error>, from_memory| {
@@ -455,7 +456,15 @@ impl Limiter {
     /// The decision of the server, which is not observed: also for the renewal of what is held.
     pub(crate) async fn decide_anew(&self, ask: &Arc<Ask>, leave: Option<Leave>) -> Result<AllDecision, Error> {
         let asked = Arc::clone(ask);
-        self.send(ask.call(), leave, move |reply| AllDecision::read(&asked, reply)).await
+        let (linger, give_back) = leave.map_or((Duration::ZERO, None), |leave| (leave.linger, Some(leave.give_back)));
+        self.send(ask.call(), linger, move |limiter, reply, is_left| {
+            let outcome = AllDecision::read(&asked, reply)?;
+            if let Some(give_back) = give_back.filter(|_| is_left && outcome.allowed) {
+                give_back(limiter, outcome.clone());
+            }
+            Ok(outcome)
+        })
+        .await
     }
 
     /// A call about one key that gives something back.
@@ -471,28 +480,25 @@ impl Limiter {
         };
         // Before and after: a denial that arrives meanwhile may be older than what is given back.
         forget();
-        let answer = self.send(call, None, read).await;
+        let answer = self.send(call, Duration::ZERO, move |_, reply, _| read(reply)).await;
         forget();
         answer
     }
 
-    /// Makes a call, within the deadline. `leave` is for a caller that goes meanwhile.
+    /// Makes a call, within the deadline. `linger`: for how much longer than a server may take that does not hang it matters
+    /// what comes of it. `read` is told whether its caller has left.
     async fn send<T: Send + 'static>(
         &self,
         call: Call,
-        leave: Option<Leave<T>>,
-        read: impl FnOnce(&Value) -> Result<T, Error> + Send + 'static,
+        linger: Duration,
+        read: impl FnOnce(Self, &Value, bool) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         let progress = Arc::new(Progress::default());
-        let (linger, give_back) = leave.map_or((Duration::ZERO, None), |leave| (leave.linger, Some(leave.give_back)));
         let (slot, reads) = (self.inner.connection.slot(call.key()), call.command.reads);
         let (limiter, its_progress) = (self.clone(), Arc::clone(&progress));
         let call: Calling<T> = Box::pin(async move {
-            let answer = read(&limiter.run(&call, slot, &its_progress).await?)?;
-            match give_back {
-                Some(give_back) if its_progress.is_abandoned() => Err(give_back(limiter, answer).await),
-                _ => Ok(answer),
-            }
+            let reply = limiter.run(&call, slot, &its_progress).await?;
+            read(limiter, &reply, its_progress.is_abandoned())
         });
         let limiter = self.clone();
         UnderWay { limiter, slot, reads, progress, started: Instant::now(), linger, call: Some(call) }.finish().await
@@ -722,31 +728,19 @@ impl Limiter {
     }
 }
 
-/// Gives back what a call has taken whose caller has gone.
-type GiveBack<T> = Box<dyn FnOnce(Limiter, T) -> Pin<Box<dyn Future<Output = Error> + Send>> + Send>;
-
-/// What happens where the caller goes while its call is under way.
-pub(crate) struct Leave<T = AllDecision> {
-    /// For how much longer than a server may take that does not hang it matters what comes of the call.
+/// What happens where the caller goes while its call is under way, and it is allowed.
+pub(crate) struct Leave {
     linger: Duration,
-    give_back: GiveBack<T>,
+    give_back: Box<dyn FnOnce(Limiter, AllDecision) + Send>,
 }
 
 impl Leave {
-    /// `give_back` is called if the request was allowed.
     pub fn new<F: Future<Output = ()> + Send + 'static>(
         linger: Duration,
         give_back: impl FnOnce(Limiter, AllDecision) -> F + Send + 'static,
     ) -> Self {
-        let give_back: GiveBack<AllDecision> = Box::new(move |limiter, outcome| {
-            Box::pin(async move {
-                if outcome.allowed {
-                    give_back(limiter, outcome).await;
-                }
-                Error::Unavailable(no_answer(TimedOut, "the caller has gone".to_owned()))
-            })
-        });
-        Self { linger: linger.min(LONGEST_LINGER), give_back }
+        let give_back = move |limiter, outcome| drop(tokio::spawn(give_back(limiter, outcome)));
+        Self { linger: linger.min(LONGEST_LINGER), give_back: Box::new(give_back) }
     }
 }
 

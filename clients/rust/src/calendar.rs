@@ -9,7 +9,7 @@ use jiff::{Timestamp, ToSpan};
 use crate::clock::Clock;
 use crate::common::Common;
 use crate::error::InvalidArgument;
-use crate::rates::{Window, digits, split_at_per};
+use crate::rates::{Window, digits, sides};
 
 /// `RL.FIXED` with a window of the calendar: a day, week, month or year of a time zone. Made by [`Rule::calendar`](crate::Rule::calendar).
 ///
@@ -18,7 +18,9 @@ use crate::rates::{Window, digits, split_at_per};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Calendar {
     pub(crate) limit: u64,
-    pub(crate) periods: Periods,
+    pub(crate) unit: Unit,
+    zone: TimeZone,
+    starts: i8,
     pub(crate) with: Common,
 }
 
@@ -29,12 +31,11 @@ impl Calendar {
                 "a rate of the calendar looks like 5_000_000/month or 100 per day (day, week, month, year), not {rate:?}"
             ))
         };
-        let text = rate.trim_ascii();
-        let (limit_text, unit) = text.split_once('/').or_else(|| split_at_per(text)).ok_or_else(bad)?;
-        let unit = Unit::parse(unit.trim_ascii()).ok_or_else(bad)?;
-        let digits = digits(limit_text.trim_ascii()).ok_or_else(bad)?;
+        let (limit_text, unit) = sides(rate.trim_ascii()).ok_or_else(bad)?;
+        let unit = Unit::parse(unit).ok_or_else(bad)?;
+        let digits = digits(limit_text).ok_or_else(bad)?;
         let Window { limit, .. } = Window::checked(digits.parse().ok(), limit_text, Some(1), "")?;
-        Ok(Self { limit, periods: Periods { unit, zone: TimeZone::UTC, starts: 1 }, with: Common::default() })
+        Ok(Self { limit, unit, zone: TimeZone::UTC, starts: 1, with: Common::default() })
     }
 
     /// Units.
@@ -49,7 +50,7 @@ impl Calendar {
     /// If there is no zone of this name.
     pub fn zone(mut self, name: &str) -> Result<Self, InvalidArgument> {
         let zone = TimeZone::get(name).ok().filter(|zone| !zone.is_unknown());
-        self.periods.zone = zone.ok_or_else(|| {
+        self.zone = zone.ok_or_else(|| {
             InvalidArgument(format!("a zone must be one of the zone database, such as Europe/Berlin, not {name:?}"))
         })?;
         Ok(self)
@@ -61,31 +62,58 @@ impl Calendar {
     /// # Errors
     /// If it is out of that range. A day takes 1 alone.
     pub fn starts(mut self, with: u8) -> Result<Self, InvalidArgument> {
-        let (unit, most) = (self.periods.unit.name(), self.periods.unit.last_start());
+        let (unit, most) = (self.unit.name(), self.unit.last_start());
         let with_checked = i8::try_from(with).ok().filter(|with| (1..=most).contains(with));
-        self.periods.starts = with_checked
+        self.starts = with_checked
             .ok_or_else(|| InvalidArgument(format!("starts of a {unit} must be from 1 to {most}, not {with}")))?;
         Ok(self)
     }
 
     /// The window as the commands take it, at this time.
     pub(crate) fn period(&self, clock: &Clock) -> String {
-        format!("@{}", clock.ends(self.periods.end(clock.time())))
+        format!("@{}", clock.ends(self.end(clock.time())))
     }
 
     /// The milliseconds from this time to the end of the period.
     #[cfg(feature = "tower")]
     pub(crate) fn left(&self, clock: &Clock) -> u64 {
-        self.periods.end(clock.time()).map_or(0, |end| end.saturating_sub(clock.time()))
+        self.end(clock.time()).map_or(0, |end| end.saturating_sub(clock.time()))
     }
 
     /// As the policy of other rules.
     #[cfg(feature = "tower")]
     pub(crate) fn policy(&self) -> String {
-        let Periods { unit, zone, starts } = &self.periods;
-        let zone = zone.iana_name().unwrap_or("UTC");
-        let starts = if *starts == 1 { String::new() } else { format!(" {starts}") };
-        format!("calendar-{}/{} {zone}{starts}", self.limit, unit.name())
+        let zone = self.zone.iana_name().unwrap_or("UTC");
+        let starts = if self.starts == 1 { String::new() } else { format!(" {}", self.starts) };
+        format!("calendar-{}/{} {zone}{starts}", self.limit, self.unit.name())
+    }
+
+    /// The end of the period in which a time lies, both in unix milliseconds. `None` within some years of the ends
+    /// of the calendar, in the year 9999.
+    fn end(&self, time: u64) -> Option<u64> {
+        let time = Timestamp::from_millisecond(i64::try_from(time).ok()?).ok()?;
+        // No date begins later than a time that lies in it.
+        let days = successors(Some(self.zone.to_datetime(time).date()), |day| day.tomorrow().ok());
+        let mut begin = days.filter(|day| self.is_first(*day)).map_while(|day| self.begins(day));
+        u64::try_from(begin.find(|begins| *begins > time)?.as_millisecond()).ok()
+    }
+
+    /// Whether a period begins with this date.
+    fn is_first(&self, day: Date) -> bool {
+        match self.unit {
+            Unit::Day => true,
+            Unit::Week => day.weekday().to_monday_one_offset() == self.starts,
+            Unit::Month => day.day() == self.starts.min(day.days_in_month()),
+            Unit::Year => day.month() == self.starts && day.day() == 1,
+        }
+    }
+
+    /// The first moment of a local date: midnight, the earlier of two, or the end of the gap in which it lies.
+    fn begins(&self, day: Date) -> Option<Timestamp> {
+        let midnight = self.zone.to_ambiguous_timestamp(day.at(0, 0, 0, 0));
+        let AmbiguousOffset::Gap { .. } = midnight.offset() else { return midnight.earlier().ok() };
+        let behind = midnight.later().ok()?.checked_add(1.nanosecond()).ok()?;
+        self.zone.preceding(behind).next().map(|change| change.timestamp())
     }
 }
 
@@ -125,50 +153,6 @@ impl Unit {
     }
 }
 
-/// Periods of the calendar, without gaps: each begins with the first moment of a local date.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Periods {
-    pub unit: Unit,
-    pub zone: TimeZone,
-    pub starts: i8,
-}
-
-impl Periods {
-    /// The end of the period in which a time lies, both in unix milliseconds. `None` within some years of the ends
-    /// of the calendar, in the year 9999.
-    pub fn end(&self, time: u64) -> Option<u64> {
-        let time = Timestamp::from_millisecond(i64::try_from(time).ok()?).ok()?;
-        // No date begins later than a time that lies in it.
-        let days = successors(Some(self.zone.to_datetime(time).date()), |day| day.tomorrow().ok());
-        let mut begin = days.filter(|day| self.is_first(*day)).map_while(|day| self.begins(day));
-        u64::try_from(begin.find(|begins| *begins > time)?.as_millisecond()).ok()
-    }
-
-    /// Whether a period begins with this date.
-    fn is_first(&self, day: Date) -> bool {
-        match self.unit {
-            Unit::Day => true,
-            Unit::Week => day.weekday().to_monday_one_offset() == self.starts,
-            Unit::Month => day.day() == self.starts.min(day.days_in_month()),
-            Unit::Year => day.month() == self.starts && day.day() == 1,
-        }
-    }
-
-    /// The first moment of a local date: midnight, the earlier of two, or the end of the gap in which it lies.
-    fn begins(&self, day: Date) -> Option<Timestamp> {
-        let midnight = day.at(0, 0, 0, 0);
-        let at = |offset: jiff::tz::Offset| offset.to_timestamp(midnight).ok();
-        match self.zone.to_ambiguous_timestamp(midnight).offset() {
-            AmbiguousOffset::Unambiguous { offset } => at(offset),
-            AmbiguousOffset::Fold { before, .. } => at(before),
-            AmbiguousOffset::Gap { before, .. } => {
-                let behind = at(before)?.checked_add(1.nanosecond()).ok()?;
-                self.zone.preceding(behind).next().map(|change| change.timestamp())
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -180,13 +164,12 @@ mod tests {
         let file = read("calendar");
         let mut asked = 0;
         for (zone, lists) in file["zones"].as_object().unwrap() {
-            let zone = TimeZone::get(zone).unwrap();
             let changes: Vec<_> =
                 lists["changes"].as_array().unwrap().iter().map(|time| time.as_u64().unwrap() * 1000).collect();
             for (name, runs) in lists.as_object().unwrap().iter().filter(|(name, _)| *name != "changes") {
                 let (unit, starts) = name.split_once(':').unwrap_or((name, "1"));
-                let unit = Unit::parse(unit).unwrap();
-                let periods = Periods { unit, zone: zone.clone(), starts: starts.parse().unwrap() };
+                let calendar = Calendar::parse(&format!("1/{unit}")).unwrap().zone(zone).unwrap();
+                let calendar = calendar.starts(starts.parse().unwrap()).unwrap();
                 for run in runs.as_array().unwrap() {
                     let mut run = run.as_array().unwrap().iter().map(|number| number.as_u64().unwrap());
                     let mut begins = run.next().unwrap() * 1000;
@@ -196,10 +179,10 @@ mod tests {
                         let around = inside.flat_map(|change| [change.saturating_sub(1), *change, change + 1]);
                         for time in around.chain([begins, end - 1]).filter(|time| (begins..end).contains(time)) {
                             let context = format!("{zone:?} {name} at {time}");
-                            assert_eq!(periods.end(time), Some(end), "{context}");
+                            assert_eq!(calendar.end(time), Some(end), "{context}");
                             asked += 1;
                         }
-                        assert!(periods.end(begins - 1) == Some(begins), "{zone:?} {name} before {begins}");
+                        assert!(calendar.end(begins - 1) == Some(begins), "{zone:?} {name} before {begins}");
                         begins = end;
                     }
                 }
@@ -210,11 +193,11 @@ mod tests {
 
     #[test]
     fn a_time_beyond_the_calendar_has_no_period() {
-        let periods = Periods { unit: Unit::Year, zone: TimeZone::UTC, starts: 1 };
+        let calendar = Calendar::parse("1/year").unwrap();
         for time in [253_402_300_799_999, u64::MAX, 1 << 62] {
-            assert_eq!(periods.end(time), None);
+            assert_eq!(calendar.end(time), None);
         }
-        assert_eq!(Clock::at(u64::MAX).ends(periods.end(u64::MAX)), u64::MAX);
-        assert_eq!(periods.end(0), Some(31_536_000_000));
+        assert_eq!(Clock::at(u64::MAX).ends(calendar.end(u64::MAX)), u64::MAX);
+        assert_eq!(calendar.end(0), Some(31_536_000_000));
     }
 }

@@ -141,7 +141,7 @@ fn policies_of<'a>(rule: &'a Rule, states: &'a [State], all: &mut Vec<Policy<'a>
         }
         #[cfg(feature = "calendar")]
         Rule::Calendar(rule) => {
-            let name = common.name.as_deref().unwrap_or_else(|| rule.periods.unit.name());
+            let name = common.name.as_deref().unwrap_or_else(|| rule.unit.name());
             add(name.to_owned(), rule.limit, None, states.first());
         }
         Rule::Lease(rule) => add(named(rule.millis), rule.limit, None, states.first()),

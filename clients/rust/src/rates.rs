@@ -60,16 +60,14 @@ impl Window {
 
     /// Reads `100/minute`, `10/s` or `5 per 2 hours`.
     fn parse(text: &str) -> Result<Self, InvalidArgument> {
-        let text = text.trim_matches(|c: char| c.is_ascii_whitespace());
+        let text = text.trim_ascii();
         let bad = || {
             InvalidArgument(format!(
                 "a rate looks like 100/minute, 10/s or 5 per 2 hours (ms, second, minute, hour, day, week), not {text:?}"
             ))
         };
-        let (limit_text, length) = text.split_once('/').or_else(|| split_at_per(text)).ok_or_else(bad)?;
-        let limit_text = limit_text.trim_ascii();
+        let (limit_text, length) = sides(text).ok_or_else(bad)?;
         let limit = digits(limit_text).ok_or_else(bad)?;
-        let length = length.trim_ascii();
         let end = length.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(bad)?;
         let (times, unit) = length.split_at(end);
         let unit = unit_millis(&unit.trim_ascii().to_ascii_lowercase()).ok_or_else(bad)?;
@@ -80,12 +78,15 @@ impl Window {
     }
 }
 
-/// The two sides of the word `per`.
-pub(crate) fn split_at_per(text: &str) -> Option<(&str, &str)> {
-    let (limit, rest) = text.split_once(|c: char| c.is_ascii_whitespace())?;
-    let rest = rest.trim_ascii_start();
-    let (per, length) = rest.split_once(|c: char| c.is_ascii_whitespace())?;
-    per.eq_ignore_ascii_case("per").then_some((limit, length))
+/// The limit of a rate, and what stands behind `/` or the word `per`.
+pub(crate) fn sides(text: &str) -> Option<(&str, &str)> {
+    let at_per = || {
+        let (limit, rest) = text.split_once(|c: char| c.is_ascii_whitespace())?;
+        let (per, time) = rest.trim_ascii_start().split_once(|c: char| c.is_ascii_whitespace())?;
+        per.eq_ignore_ascii_case("per").then_some((limit, time))
+    };
+    let (limit, time) = text.split_once('/').or_else(at_per)?;
+    Some((limit.trim_ascii(), time.trim_ascii()))
 }
 
 /// Digits without the single underscores that may stand between them.

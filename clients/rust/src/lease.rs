@@ -47,8 +47,9 @@ impl Limiter {
     }
 
     /// A lease for a block of work: waits up to `timeout` for a place, and renews the lease for as long as the [`Held`]
-    /// lives. Of the callers that wait for a place at a key, one asks for it at a time, in the order in which they came.
-    /// While the server is unavailable it tries again each second.
+    /// lives, three times in its length. A renewal that fails is tried again at the next time. Of the callers that wait for a
+    /// place at a key, one asks for it at a time, in the order in which they came. While the server is unavailable it tries
+    /// again each second.
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire); those of a server that is unavailable when the time is over.
@@ -62,7 +63,7 @@ impl Limiter {
             // Renewals have the deadline of this limiter.
             held.hold.limiter = self.clone();
             held.wanted = Some(wanted);
-            held.keep_alive();
+            held.renewals = held.hold.keep("lease");
         }
         attempt
     }
@@ -139,12 +140,6 @@ impl Held {
             self.decision = outcome.one()?;
         }
         Ok(!self.is_lost())
-    }
-
-    /// Renews the lease three times in its length, in a task that ends with this value or when the lease is lost. To be
-    /// called on a Tokio runtime. A renewal that fails is tried again at the next time, with a `tracing` event.
-    pub fn keep_alive(&mut self) {
-        self.renewals = self.hold.keep("lease");
     }
 
     /// Gives the lease back. Answers whether it was held until now. It is not an error if the server cannot be told: the

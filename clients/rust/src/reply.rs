@@ -4,16 +4,8 @@ use redis::Value;
 
 use crate::error::Error;
 
-/// An error that says what stands in place of what was expected.
 fn in_place_of(value: &Value, expected: &str) -> Error {
-    let text = |text: &[u8]| format!("{:?}", text.escape_ascii().to_string());
-    let what = match value {
-        Value::BulkString(bytes) => text(bytes),
-        Value::SimpleString(words) => text(words.as_bytes()),
-        Value::ServerError(error) => format!("the error {error}"),
-        other => format!("{other:?}"),
-    };
-    Error::Unexpected(format!("{what} in place of {expected}"))
+    Error::Unexpected(format!("{value:?} in place of {expected}"))
 }
 
 pub(crate) fn integer(value: &Value) -> Result<i64, Error> {

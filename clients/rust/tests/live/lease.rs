@@ -37,9 +37,9 @@ async fn a_lease_is_renewed_and_lost() {
     let server = Server::frozen(Has::Module).await;
     let limiter = server.limiter().await;
     let rule = Rule::lease(1, Duration::from_secs(3)).unwrap();
-    let mut held = limiter.acquire("busy", &rule.clone().holder("a")).await.unwrap().granted().unwrap();
+    let held = limiter.hold("busy", &rule.clone().holder("a"), Duration::ZERO).await.unwrap();
+    let mut held = held.granted().unwrap();
     assert_eq!(held.holder(), b"a");
-    held.keep_alive();
     for step in 1..=3 {
         let now = T0 + step * 2000;
         server.set_time(now).await;
@@ -85,8 +85,7 @@ async fn a_dropped_lease_is_not_renewed() {
     let limiter = server.limiter().await;
     let rule = Rule::lease(2, Duration::from_millis(3)).unwrap();
     for _ in 0..20 {
-        let mut held = limiter.acquire("busy", &rule).await.unwrap().granted().unwrap();
-        held.keep_alive();
+        let held = limiter.hold("busy", &rule, Duration::ZERO).await.unwrap().granted().unwrap();
         tokio::task::yield_now().await;
         // Whether it was still held by then depends on the machine.
         let _ = held.release().await;

@@ -3,6 +3,7 @@
 mod answers;
 mod blocks;
 mod cluster;
+mod doors;
 mod faults;
 #[cfg(feature = "tower")]
 mod http;

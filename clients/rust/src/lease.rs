@@ -19,26 +19,30 @@ impl Limiter {
     /// Asks for a lease: `RL.ACQUIRE`. A lease rule without a holder gets a random one.
     ///
     /// What is granted is given back by [`Held::release`], when the [`Held`] is dropped, or by itself when the lease ends.
-    /// So it is if this future is dropped, or comes to its deadline, and the server grants the lease afterwards.
+    /// So it is if this future is dropped, or comes to its deadline, and the server grants the lease afterwards; but not to a
+    /// holder that the rule names, for which it may be a renewal.
     ///
     /// # Errors
     /// As [`Error`] says. After [`Error::ReplyLost`] the lease may be held, and ends by itself.
     pub async fn acquire(&self, key: impl AsRef<[u8]>, rule: &Lease) -> Result<Attempt<Held>, Error> {
-        self.acquire_while(Weak::new(), key.as_ref(), rule.clone().with_holder()).await
+        let wanted = rule.holder.is_none().then(Weak::new);
+        self.acquire_while(wanted, key.as_ref(), rule.clone().with_holder()).await
     }
 
     /// Where the caller leaves, the lease is given back unless it is `wanted` still: a later call by the same holder renews it,
-    /// or has it.
-    async fn acquire_while(&self, wanted: Weak<()>, key: &[u8], rule: Lease) -> Result<Attempt<Held>, Error> {
+    /// or has it. `None`: nobody here knows.
+    async fn acquire_while(&self, wanted: Option<Weak<()>>, key: &[u8], rule: Lease) -> Result<Attempt<Held>, Error> {
         let sent = Instant::now();
         let ask = Arc::new(self.ask([(key, (&rule).into())], false, Use::Hit)?);
         let (its_key, its_rule) = (key.to_vec(), rule.clone());
-        let leave = Leave::new(rule.length(), move |limiter, _| async move {
-            if wanted.strong_count() == 0 {
-                give_back(&limiter, &its_key, &its_rule).await;
-            }
-        });
-        let decision = self.decide(&ask, Some(leave)).await?.one()?;
+        let give_back = |wanted: Weak<()>| {
+            Leave::new(rule.length(), move |limiter, _| async move {
+                if wanted.strong_count() == 0 {
+                    give_back(&limiter, &its_key, &its_rule).await;
+                }
+            })
+        };
+        let decision = self.decide(&ask, wanted.map(give_back)).await?.one()?;
         if !decision.allowed {
             return Ok(Attempt::Denied(decision));
         }
@@ -56,7 +60,7 @@ impl Limiter {
     pub async fn hold(&self, key: impl AsRef<[u8]>, rule: &Lease, timeout: Duration) -> Result<Attempt<Held>, Error> {
         let (key, rule) = (key.as_ref(), &rule.clone().with_holder());
         let wanted = Arc::new(());
-        let still = &Arc::downgrade(&wanted);
+        let still = &Some(Arc::downgrade(&wanted));
         let acquire = |limiter: Self, _| async move { limiter.acquire_while(still.clone(), key, rule.clone()).await };
         let mut attempt = self.until_let_in(key, true, timeout, acquire).await;
         if let Ok(Attempt::Granted(held)) = &mut attempt {

@@ -218,6 +218,24 @@ async fn a_late_reply_gives_no_lease_back_that_is_held() {
     assert!(held.release().await);
 }
 
+/// Nor does that to an earlier acquire by a name of the caller's own: with it, the next one is a renewal.
+#[tokio::test]
+async fn a_late_reply_gives_no_lease_back_of_a_holder_that_is_named() {
+    let server = Server::start(Has::Module).await;
+    let limiter = Limiter::with_options(client(server.port), Options::default().mode(Mode::Module));
+    until("it is connected", || async { limiter.hit("k", rule()).await.is_ok() }).await;
+    let lease = Rule::lease(1, Duration::from_secs(600)).unwrap().holder("me");
+    server.hang();
+    let late = limiter.with_timeout(SHORT).acquire("busy", &lease).await;
+    assert!(matches!(late, Err(Error::ReplyLost(_))), "{late:?}");
+    server.resume();
+    let held = limiter.with_timeout(LONG * 20).acquire("busy", &lease).await.unwrap().granted().unwrap();
+    for _ in 0..50 {
+        assert_eq!(server.run::<u64>("ZCARD busy").await, 1);
+    }
+    assert!(held.release().await);
+}
+
 #[tokio::test]
 async fn waiting_for_quota_and_for_a_place() {
     let server = Server::start(Has::Module).await;

@@ -182,6 +182,7 @@ pub(crate) struct Progress(Mutex<Now>);
 struct Now {
     stage: Stage,
     is_abandoned: bool,
+    is_repeated: bool,
     used: Option<Used>,
 }
 
@@ -209,6 +210,15 @@ impl Progress {
 
     pub fn is_abandoned(&self) -> bool {
         self.now().is_abandoned
+    }
+
+    /// It is sent again, as its reply was lost. Answers whether it was before.
+    pub fn repeat(&self) -> bool {
+        std::mem::replace(&mut self.now().is_repeated, true)
+    }
+
+    pub fn is_repeated(&self) -> bool {
+        self.now().is_repeated
     }
 
     /// Has the connection that was used replaced at the next call, unless it answers others. Answers whether it was in use

@@ -529,7 +529,7 @@ impl Limiter {
         breakers.admit(slot)?;
         let deadline = Instant::now().checked_add(self.timeout);
         let mut pause = FIRST_PAUSE;
-        let (mut repeated, mut went_on) = (false, false);
+        let mut went_on = false;
         loop {
             let Failure { error, sent, shows } = match self.ask_in_mode(call, progress).await {
                 Ok(reply) => {
@@ -546,6 +546,9 @@ impl Limiter {
             // The keys are between two nodes: the client follows a limited number of redirections.
             let is_redirected = connection.is_cluster() && matches!(error.code(), Some("MOVED" | "ASK"));
             let is_moving = is_redirected || meaning == Meaning::TryAgain;
+            // By an earlier one, too.
+            let may_have_counted = !call.command.reads && (progress.is_repeated() || sent && meaning == Meaning::Lost);
+            let undecided = if may_have_counted { Error::ReplyLost } else { Error::Unavailable };
             let error = match meaning {
                 _ if is_moving => {
                     let wake = Instant::now() + pause;
@@ -554,14 +557,10 @@ impl Limiter {
                         pause = (pause * 2).min(LONGEST_PAUSE);
                         continue;
                     }
-                    Error::Unavailable(error)
+                    undecided(error)
                 }
-                Meaning::Lost if sent && call.command.repeatable && !repeated => {
-                    repeated = true;
-                    continue;
-                }
-                Meaning::Lost if sent && !call.command.reads => Error::ReplyLost(error),
-                Meaning::Lost | Meaning::Unavailable | Meaning::TryAgain => Error::Unavailable(error),
+                Meaning::Lost if sent && call.command.repeatable && !progress.repeat() => continue,
+                Meaning::Lost | Meaning::Unavailable | Meaning::TryAgain => undecided(error),
                 Meaning::Unexpected => Error::Unexpected(error.to_string()),
                 Meaning::Missing | Meaning::Permanent => Error::Refused(error),
             };
@@ -781,7 +780,7 @@ impl<T: Send + 'static> UnderWay<T> {
         }
         let error = no_answer(TimedOut, format!("no reply within {timeout:?}"));
         // Not sent until now is not sent at all: what goes on knows that nobody waits.
-        let is_sent = self.progress.stage() == Stage::Sent;
+        let is_sent = self.progress.stage() == Stage::Sent || self.progress.is_repeated();
         // What has come by now would have been read, so the next call knows at once that the server hangs.
         if self.until() <= Instant::now() && self.linger.is_zero() {
             self.call = None;

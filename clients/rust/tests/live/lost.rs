@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 
 use redis::cluster::{ClusterClient, NodeAddress};
-use redis_rl_client::{Connection, Error, Limiter, Options, Rule};
+use redis_rl_client::{Connection, Error, Limiter, Mode, Options, Rule};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -16,17 +16,25 @@ struct Proxy {
     lose: Arc<AtomicU32>,
     /// Whether every connection is to be closed at its next reply.
     lost: Arc<AtomicBool>,
+    /// What becomes of connections that come: 0, they are relayed; 1, they are closed; 2, they are left without an answer.
+    door: Arc<AtomicU32>,
 }
 
 impl Proxy {
     async fn before(server: &Server) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let proxy = Self { port: listener.local_addr().unwrap().port(), lose: Arc::default(), lost: Arc::default() };
+        let port = listener.local_addr().unwrap().port();
+        let proxy = Self { port, lose: Arc::default(), lost: Arc::default(), door: Arc::default() };
         let (lose, lost, behind) = (Arc::clone(&proxy.lose), Arc::clone(&proxy.lost), server.port);
+        let (door, mut left) = (Arc::clone(&proxy.door), Vec::new());
         tokio::spawn(async move {
             loop {
                 let (client, _) = listener.accept().await.unwrap();
-                tokio::spawn(relay(client, behind, Arc::clone(&lose), Arc::clone(&lost)));
+                match door.load(SeqCst) {
+                    0 => drop(tokio::spawn(relay(client, behind, Arc::clone(&lose), Arc::clone(&lost)))),
+                    1 => {}
+                    _ => left.push(client),
+                }
             }
         });
         proxy
@@ -102,6 +110,26 @@ async fn a_call_is_not_sent_twice() {
         lose();
         assert_eq!(limiter.reset("k", rule()).await.unwrap(), 0);
         assert_eq!(proxy.lose.load(SeqCst), 0);
+    }
+}
+
+/// A settlement that may have been carried out, and could not be sent again, is no settlement that was never sent.
+#[tokio::test]
+async fn what_could_not_be_sent_again_may_have_been_counted() {
+    let server = Server::start(Has::Module).await;
+    for door in [1, 2] {
+        let proxy = Proxy::before(&server).await;
+        let client = redis::Client::open(proxy.url()).unwrap();
+        let limiter = Limiter::with_options(client, Options::default().mode(Mode::Module));
+        until("it is connected", || async { limiter.hit("k", rule()).await.is_ok() }).await;
+        let (key, tokens) = (format!("tokens{door}"), Rule::sliding("100/hour").unwrap());
+        let lease = std::time::Duration::from_secs(60);
+        let mut reservation = limiter.reserve(&key, &tokens, 5, lease).await.unwrap().granted().unwrap();
+        proxy.door.store(door, SeqCst);
+        proxy.lose.store(1, SeqCst);
+        let error = reservation.settle(3).await.unwrap_err();
+        assert!(matches!(error, Error::ReplyLost(_)), "{door}: {error:?}");
+        assert_eq!(server.limiter().await.peek(&key, tokens.cost(0)).await.unwrap().used, 3);
     }
 }
 

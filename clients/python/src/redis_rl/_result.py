@@ -1,18 +1,25 @@
-"""What the server answered, as values."""
+"""What the server answered, as values, and as header fields of draft-ietf-httpapi-ratelimit-headers-11 (RFC 9651).
+
+Times are rounded up to seconds, so that a client that waits as long as it is told is let in.
+"""
 
 from __future__ import annotations
 
+import json
 import reprlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter, itemgetter
 from typing import Any, Literal, Self
 
-from ._http import Item, called_apart
-from ._http import headers as http_headers
-from ._http import problem as http_problem
 from ._protocol import Error
-from ._rules import Lease, Rule
+from ._rules import Lease, Policy, Rule
+
+# An integer of a structured field has at most 15 digits. A larger quota is understated, never overstated.
+MAX_INTEGER = 10**15 - 1
+
+PROBLEM_TYPE = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+PROBLEM_TITLE = "Request cannot be satisfied as assigned quota has been exceeded"
 
 Source = Literal["server", "memory", "local", "open"]
 """Who decided: the server; a denial in memory; while the server is unavailable this process, or nobody."""
@@ -132,6 +139,16 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
+class Item:
+    """A policy and its present state, as far as it is known."""
+
+    name: str
+    policy: Policy
+    state: State | None
+    denied: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Decision(State):
     """What the answers to one rule and to several have in common. True if the request was allowed."""
 
@@ -169,8 +186,8 @@ class Decision(State):
         items = self.items(taken)
         fields = {}
         if self.source != "open":
-            fields = http_headers(items, None if self.allowed else self.retry_after)
-        problem = None if self.allowed else http_problem([item.name for item in items if item.denied])
+            fields = _fields(items, None if self.allowed else self.retry_after)
+        problem = None if self.allowed else _problem([item.name for item in items if item.denied])
         return fields, problem, [item.name for item in items]
 
 
@@ -198,7 +215,7 @@ class Result(Decision):
         for policy in policies:
             state = self.each[0] if len(policies) == 1 else known.get(policy.window_ms or 0)
             items.append(Item(policy.name, policy, state, denied=state is not None and not state))
-        return called_apart(items, taken)
+        return _called_apart(items, taken)
 
     @classmethod
     def of(cls, rule: Rule, states: Sequence[State]) -> Result:
@@ -243,7 +260,7 @@ class AllResult(Decision):
             for result in self.each
             for item in result.items()
         ]
-        return called_apart(items, taken)
+        return _called_apart(items, taken)
 
     @classmethod
     def of(cls, each: Sequence[Result], index: int, **known: Any) -> AllResult:
@@ -272,3 +289,49 @@ class Refunded:
 
     def __bool__(self) -> bool:
         return self.refunded > 0
+
+
+def _called_apart(items: Iterable[Item], taken: Collection[str]) -> list[Item]:
+    """The policies of one answer, of which those with a name that was there before get a number."""
+    names = set(taken)
+    named = []
+    for item in items:
+        name, number = item.name, 1
+        while name in names:
+            number += 1
+            name = f"{item.name}-{number}"
+        names.add(name)
+        named.append(item if number == 1 else replace(item, name=name))
+    return named
+
+
+def _problem(violated: list[str]) -> dict[str, Any]:
+    return {"type": PROBLEM_TYPE, "title": PROBLEM_TITLE, "status": 429, "violated-policies": violated}
+
+
+def _fields(items: Sequence[Item], wait: int | None) -> dict[str, str]:
+    """RateLimit-Policy, RateLimit and, for a denied request that will fit one day, Retry-After."""
+    policies, limits = [], []
+    for item in items:
+        # A string of a structured field is one of JSON, as names are printable ASCII.
+        name, unit, window_ms = json.dumps(item.name), item.policy.unit, item.policy.window_ms
+        policy = f"{name};q={min(item.policy.limit, MAX_INTEGER)}"
+        if unit is not None and unit != "requests":
+            policy += f";qu={json.dumps(unit)}"
+        # There are no fractions of a second in w, and it is optional.
+        if window_ms is not None and window_ms % 1000 == 0:
+            policy += f";w={window_ms // 1000}"
+        policies.append(policy)
+        if item.state is None:
+            continue
+        limit = f"{name};r={min(item.state.remaining, MAX_INTEGER)}"
+        # No t if nothing is used (0) or no more will ever come (None). Retry-After should not be earlier than t, so a
+        # policy that did not deny has no t that is later than Retry-After.
+        t = item.state.next_after
+        if t and (wait is None or t <= wait):
+            limit += f";t={t}"
+        limits.append(limit)
+    fields = {"RateLimit-Policy": ", ".join(policies), "RateLimit": ", ".join(limits)}
+    if wait is not None:
+        fields["Retry-After"] = str(wait)
+    return fields

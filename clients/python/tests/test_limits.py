@@ -22,7 +22,7 @@ from limits.strategies import STRATEGIES, FixedWindowRateLimiter, MovingWindowRa
 
 from redis_rl import Event, Refused, Unavailable
 from redis_rl._calls import LONGEST_REMEMBERED
-from redis_rl._limits import Windows
+from redis_rl._sync.limits import Windows
 from redis_rl.limits import AsyncRlStorage, RlStorage
 from servers import START_MS, Cluster, Forwarder, Sentinel, Server, compact
 
@@ -182,6 +182,7 @@ def test_options(server: Server) -> None:
     with closing(make(f"rl+{server.url}", client_name="mine", key_prefix="p")) as storage:
         assert [storage.acquire_entry("x", 1, 60) for _ in range(3)] == [True, False, False]
         assert "mine" in [client["name"] for client in storage.storage.client_list()]
+        assert (storage.limiter.statistics.allowed, storage.limiter.statistics.denied) == (1, 2)
         storage.clear("x")
         assert storage.acquire_entry("x", 1, 60)
     events: list[Event] = []

@@ -507,25 +507,18 @@ class AsyncLimiter:
 
     async def _change(self, call: str, key: Key, command: Command) -> Any:
         began = time.monotonic()
-        try:
-            reply = await self.ask(command, key)
-        except Exception as error:
-            self._counter.count(call, (key,), began, error=error)
-            raise
-        self._counter.count(call, (key,), began)
-        return reply
-
-    async def ask(self, command: Command, key: Key) -> Any:
-        """For adapters: the server's answer to a command about this key, whose keys have their prefix."""
         self._denials.forget(key)
         try:
-            reply, _ = await self._core.ask(command, self._timeout, self._counter.name)
-            return reply
+            reply, _ = await self._core.ask(command, self._timeout, self.name)
         except Exception as error:
-            raise self._core.errors.raised(error) from error
+            raised = self._core.errors.raised(error)
+            self._counter.count(call, (key,), began, error=raised)
+            raise raised from error
         finally:
             # Also a denial of which another call has heard meanwhile.
             self._denials.forget(key)
+        self._counter.count(call, (key,), began)
+        return reply
 
 
 async def _sleep_out(until: float) -> None:

@@ -3,18 +3,81 @@
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
+from functools import lru_cache
 from typing import Any, Literal
 
 from limits.aio.storage import MovingWindowSupport, SlidingWindowCounterSupport, Storage
+from limits.limits import TIME_TYPES
 
-from .._client import clients_of, keys_from, make_client
-from .._limits import PREFIX, Windows, counter, moving, named, schemes
+from .._calls import short
+from .._client import keys_from, make_client
+from .._identity import shortened
 from .._protocol import Command, Error
 from .._rates import MAX_UNITS
 from .._result import State
-from .._rules import Fixed, Sliding
+from .._rules import Fixed, Sliding, fixed, sliding
 from .io import IS_ASYNC
 from .limiter import AsyncLimiter
+
+SCHEMES = [
+    ("async+rl+" if IS_ASYNC else "rl+") + library + kind
+    for library in ("redis", "valkey")
+    for kind in ("", "s", "+unix", "+cluster", "+sentinel")
+]
+_SIZES = {name: granularity.seconds for name, granularity in TIME_TYPES.items()}
+
+# Not that of limits' own storages, which keep other types at the same keys: one may follow the other on a server.
+PREFIX = "RL-LIMITS"
+
+# Windows of keys that do not tell them, for as many keys as are remembered.
+_REMEMBERED = 10_000
+
+
+class Windows:
+    """Knows the window of a key: limits asks for a counter's value by its key alone.
+
+    The keys of limits' items end in ``/{amount}/{multiples}/{granularity}``. For others, what was counted last here.
+    """
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[bytes, int] = OrderedDict()
+
+    def learn(self, key: str, expiry: int) -> None:
+        if self._parsed(key) != expiry:
+            kept = short(key)
+            self._seen[kept] = expiry
+            self._seen.move_to_end(kept)
+            if len(self._seen) > _REMEMBERED:
+                self._seen.popitem(last=False)
+
+    def of(self, key: str) -> int | None:
+        return self._seen.get(short(key)) or self._parsed(key)
+
+    @staticmethod
+    def _parsed(key: str) -> int | None:
+        parts = key.rsplit("/", 2)
+        size = _SIZES.get(parts[-1])
+        if len(parts) < 3 or size is None or not parts[-2].isdecimal():
+            return None
+        return size * int(parts[-2])
+
+
+@lru_cache(maxsize=1024)
+def counter(expiry: int, amount: int | None = None) -> Fixed:
+    """The rule of a counter. The storage does not learn the limit: it counts, and the strategy decides."""
+    return fixed((MAX_UNITS, expiry), anchored=True, cost=amount)
+
+
+@lru_cache(maxsize=1024)
+def moving(limit: int, expiry: int, amount: int | None = None) -> Sliding:
+    """The rule of a log."""
+    return sliding((limit, expiry), cost=amount)
+
+
+def named(key: str) -> str:
+    """The key as the server has it: an identity in it may be of any length."""
+    return shortened(key.encode()).decode()
 
 
 class AsyncRlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
@@ -31,7 +94,7 @@ class AsyncRlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
             ``sentinel_kwargs``, and so on.
     """
 
-    STORAGE_SCHEME = schemes(asynchronous=IS_ASYNC)
+    STORAGE_SCHEME = SCHEMES
 
     def __init__(
         self,
@@ -50,7 +113,6 @@ class AsyncRlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
         self.storage = client or make_client(
             uri.removeprefix("async+").removeprefix("rl+"), options, asynchronous=IS_ASYNC
         )
-        self._owned = client is None
         self._prefix = f"{key_prefix}:"
         self.limiter = AsyncLimiter(
             self.storage,
@@ -60,7 +122,9 @@ class AsyncRlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
             name=name,
             hook=hook,
         )
-        # The short reply has all that limits asks for. What is told to a hook has the long one.
+        self.limiter._owned = self.storage if client is None else None
+        # The short reply has all that limits asks for, and takes a quarter less of the process' time. What is told to a
+        # hook has the long one.
         self._asks_short = hook is None
         self._windows = Windows()
 
@@ -127,9 +191,6 @@ class AsyncRlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
     async def aclose(self) -> None:
         """Closes the connections, also those of the client if the storage has made it."""
         await self.limiter.aclose()
-        if self._owned:
-            for client in clients_of(self.storage):
-                await client.aclose()
 
     async def _count(self, key: str, rule: Fixed | Sliding) -> tuple[bool, int]:
         """Counts by a rule. Returns whether it fitted, and the units in use."""
@@ -137,8 +198,10 @@ class AsyncRlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
             result = await self.limiter.hit(key, rule)
             return result.allowed, result.used
         command = Command(rule.KIND, (self._prefix + key,), rule.sent[:-1])
-        allowed, used, _ = await self.limiter.ask(command, key)
-        return allowed == 1, int(used)
+        allowed, used, _ = await self.limiter._change("count", key, command)
+        self.limiter.statistics.allowed += allowed
+        self.limiter.statistics.denied += 1 - allowed
+        return allowed == 1, used
 
     async def _state(self, key: str) -> State | None:
         window = self._windows.of(key)

@@ -20,10 +20,10 @@ import redis.asyncio
 
 from redis_rl import AllResult, AsyncLimiter, Limiter, Refunded, Result, State, Window, fixed, lease, sliding, throttle
 from redis_rl._calls import Calls
-from redis_rl._guard import undecided
 from redis_rl._local import Local
 from redis_rl._memory import Denials
 from redis_rl._protocol import Command, source
+from redis_rl._sync.guard import undecided
 
 MOST = 2**53 - 1
 

@@ -143,9 +143,7 @@ def test_local_in_a_process_that_was_forked_meanwhile() -> None:
     limiter = Limiter.from_url("redis://localhost:1")
     app = RateLimitMiddleware(nothing, limiter=limiter, rule=sliding("1/hour"), when_unavailable="local")
     assert called(app, REMOTE_ADDR="203.0.113.7") == 204
-    local = app._guard._fallback.local
-    assert local is not None
-    with local._lock:
+    with app._guard._fallback._locals[os.getpid()]._lock:
         child = os.fork()
         if child == 0:
             signal.alarm(10)

@@ -11,14 +11,14 @@ import json
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, Unpack
 
-from ._async.guard import AsyncAnswer, AsyncGuard
+from ._async.guard import AsyncAnswer, AsyncGuard, Options, check_function, pairs
 from ._async.io import AsyncKeyOf, AsyncRuleOf, finished
 from ._async.limiter import AsyncLimiter
-from ._guard import Options, Scope, check_function, pairs
 from ._identity import ClientAddress, key_for
 
 __all__ = ["ClientAddress", "RateLimitMiddleware", "key_for"]
 
+Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]

@@ -22,11 +22,10 @@ from django.utils.module_loading import import_string
 from ._async.guard import AsyncAnswer, AsyncGuard
 from ._async.limiter import AsyncLimiter
 from ._client import keys_from
-from ._guard import Options
 from ._identity import ClientAddress, key_for
 from ._rates import Rate
 from ._rules import Rule, fixed, sliding, throttle
-from ._sync.guard import Answer, Guard
+from ._sync.guard import Answer, Guard, Options
 from ._sync.limiter import Limiter
 
 __all__ = ["ClientAddress", "RateLimitMiddleware", "clear", "key_for"]

@@ -19,11 +19,10 @@ from rest_framework import throttling
 from rest_framework.exceptions import APIException
 
 from . import django
-from ._guard import UNAVAILABLE
 from ._identity import key_for
 from ._result import AllResult, Result
 from ._rules import Rule
-from ._sync.guard import Guard
+from ._sync.guard import UNAVAILABLE, Guard
 from ._sync.limiter import Limiter
 
 if TYPE_CHECKING:

@@ -6,13 +6,12 @@ from typing import Any, Unpack
 from fastapi import HTTPException, Request, Response, WebSocketException
 from fastapi.requests import HTTPConnection
 
-from ._async.guard import AsyncGuard
+from ._async.guard import AsyncGuard, Options, pairs
 from ._async.io import AsyncKeyOf, AsyncRuleOf
 from ._async.limiter import AsyncLimiter
-from ._guard import Options, Scope, pairs
 from ._identity import key_for
 from ._result import AllResult, Result
-from .asgi import App, ClientAddress, Receive, Send, fields, with_fields
+from .asgi import App, ClientAddress, Receive, Scope, Send, fields, with_fields
 from .starlette import RateLimitMiddleware, operation, problem_answer
 
 __all__ = [

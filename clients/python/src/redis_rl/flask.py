@@ -9,9 +9,8 @@ from typing import Any, Unpack
 import flask
 
 from . import wsgi
-from ._guard import Options, pairs
 from ._identity import key_for
-from ._sync.guard import Guard
+from ._sync.guard import Guard, Options, pairs
 from ._sync.io import KeyOf, RuleOf
 from ._sync.limiter import Limiter
 from .wsgi import ClientAddress

@@ -15,12 +15,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from . import asgi
-from ._async.guard import AsyncGuard
+from ._async.guard import AsyncGuard, Options, pairs
 from ._async.io import AsyncKeyOf, AsyncRuleOf
 from ._async.limiter import AsyncLimiter
-from ._guard import Options, Scope, pairs
 from ._identity import key_for
-from .asgi import ClientAddress
+from .asgi import ClientAddress, Scope
 
 __all__ = ["ClientAddress", "RateLimitMiddleware", "key_for", "rate_limit"]
 

@@ -8,9 +8,8 @@ from http import HTTPStatus
 from typing import Any, Unpack
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from ._guard import Options, check_function, pairs
 from ._identity import ClientAddress, key_for
-from ._sync.guard import Guard
+from ._sync.guard import Guard, Options, check_function, pairs
 from ._sync.io import KeyOf, RuleOf
 from ._sync.limiter import Limiter
 

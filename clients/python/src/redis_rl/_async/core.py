@@ -11,8 +11,8 @@ from typing import Any, cast
 from .._client import Client
 from .._protocol import MODES, Breaker, Command, Mode, Place, Stale, library_version, log, source
 from .._rules import Word
-from .io import Deadline, Server, background, ended, here, is_gone, sleep
-from .servers import MOST_REDIRECTIONS, Servers
+from .io import Deadline, background, ended, here, is_gone, sleep
+from .servers import MOST_REDIRECTIONS, Server, Servers
 
 PROBE_EVERY = 60.0
 """Seconds after which the mode of a server is probed again, in the background."""
@@ -111,7 +111,7 @@ class Core:
                     breaker.forget_others(servers.primaries())
                 server = await servers.of(command, deadline)
                 place = (server.name, timeout)
-                async with server.place(deadline):
+                async with server.gate.place(deadline):
                     answer = known()
                     if answer is not None:
                         return None, answer
@@ -163,7 +163,7 @@ class Core:
             log.info("limiter %r: the server is unavailable: %s", name, error)
 
     def _answered(self, server: Server, place: Place, name: str) -> None:
-        server.answers += 1
+        server.gate.answers += 1
         server.answered_at = time.monotonic()
         if self.breaker.close(place) and name:
             log.info("limiter %r: the server is available again", name)
@@ -248,7 +248,7 @@ class Core:
                 async with Deadline(1.0, self.errors) as deadline:
                     if self.servers.is_cluster:
                         await self.servers.refresh(deadline)
-                    async with server.place(deadline):
+                    async with server.gate.place(deadline):
                         await self._detect(server)
             except Exception as error:
                 # Also what the client library makes of connections that are closed meanwhile.

@@ -9,13 +9,12 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from typing import Any, Generic, TypeVar
 
-from .._client import Address, Client, clients_of
-from .._guard import Identity
-from .._protocol import Errors, log, unsent
-from .._rules import Rule, Word
+from .._protocol import Errors, log
+from .._rules import Rule
 
 Answer = TypeVar("Answer")
 
+Identity = str | bytes | None
 AsyncKeyOf = Callable[[Any], Identity | Awaitable[Identity]]
 AsyncRuleOf = Rule | Callable[[Any], Rule | Awaitable[Rule | None] | None]
 
@@ -48,7 +47,7 @@ class Deadline:
         self._ticks = round(seconds / self._tick)
         self._uncounted = _UNCOUNTED
         self._at = time.monotonic() + seconds
-        self.queue: Server | None = None
+        self.queue: Gate | None = None
         """Where the call waits for its turn."""
         self._seen = 0
 
@@ -86,87 +85,53 @@ class Deadline:
             raise self._errors.timeout("the server has not answered in time") from error
 
 
-class Server:
-    def __init__(
-        self, client: Client, name: str, reconnected: Callable[[str], object], address: Address | None = None
-    ) -> None:
-        self.name = name
-        self.answered_at = 0.0
-        """When it answered last."""
+class Gate:
+    """The places for calls to a server. Without it, a crowd of requests would open as many connections."""
+
+    def __init__(self, places: int, errors: Errors, close: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """``close``: closes the connections, which has to be done before the loop is closed."""
         self.answers = 0
-        self._generation = 0
-        self._reconnected = reconnected
-        self.own = client.derive(self._obedient, address)
-        self.client: Any = self.own or client.client
-        most = self.own.connection_pool.max_connections if self.own is not None else MOST_CONNECTIONS
-        # Without it, a crowd of requests would open as many connections.
-        self._gate = asyncio.Semaphore(min(most, MOST_CONNECTIONS))
+        """How many calls have been answered."""
+        self._places = asyncio.Semaphore(places)
         # Before a loop is closed it ends its asynchronous generators, as asyncio.run and servers do, and so this one.
-        self._life = self._until_the_loop_ends()
+        self._life = _until_the_loop_ends(close)
         with contextlib.suppress(StopIteration):
             self._life.__anext__().send(None)
-
-    async def _until_the_loop_ends(self) -> AsyncGenerator[None, None]:
-        try:
-            yield
-        finally:
-            # With the loop gone, only the garbage collector would close them.
-            with contextlib.suppress(Exception):
-                async with asyncio.timeout(1.0):
-                    await self.aclose()
 
     @contextlib.asynccontextmanager
     async def place(self, deadline: Deadline) -> AsyncGenerator[None, None]:
         """Held by each call that is under way."""
         deadline.queue = self
-        async with self._gate:
+        async with self._places:
             deadline.queue = None
             yield
 
-    async def execute(self, words: list[Word]) -> Any:
-        return await self.client.execute_command(*words)
 
-    def renew(self) -> None:
-        """Has each connection opened anew before it is used again: the name may lead to another server now."""
-        self._generation += 1
+async def _until_the_loop_ends(close: Callable[[], Coroutine[Any, Any, object]]) -> AsyncGenerator[None, None]:
+    try:
+        yield
+    finally:
+        # With the loop gone, only the garbage collector would close them.
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(1.0):
+                await close()
 
-    async def aclose(self) -> None:
-        for client in clients_of(self.own):
-            await client.connection_pool.disconnect()
 
-    def _obedient(self, base: Any) -> Any:
-        server = self
+INTERRUPTS: tuple[type[BaseException], ...] = ()
+"""What may end a call before its answer is read, and leave the connection as it is: the library sees to tasks."""
 
-        class Obedient(base):  # type: ignore[misc]
-            """A connection without time-outs of its own: a call ends at its deadline, and its connection with it."""
 
-            _made: int | None = None
-            _was_open = False
+def obedient(base: Any) -> Any:
+    class Obedient(base):  # type: ignore[misc]
+        """A connection without time-outs of its own: a call ends at its deadline, and its connection with it."""
 
-            def __init__(self, *args: Any, **options: Any) -> None:
-                super().__init__(*args, **options)
-                self.socket_timeout = None
-                # Also the time-out of closing.
-                self.socket_connect_timeout = 60.0
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self.socket_timeout = None
+            # Also the time-out of closing.
+            self.socket_connect_timeout = 60.0
 
-            async def connect(self) -> None:
-                generation = server._generation
-                try:
-                    if self._made != generation:
-                        await self.disconnect(nowait=True)
-                    await super().connect()
-                except BaseException as error:
-                    unsent(error)
-                    raise
-                self._made = generation
-
-            async def _connect(self) -> None:
-                await super()._connect()
-                if self._was_open:
-                    server._reconnected(server.name)
-                self._was_open = True
-
-        return Obedient
+    return Obedient
 
 
 class AsyncPending(Generic[Answer]):

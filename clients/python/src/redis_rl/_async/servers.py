@@ -6,15 +6,78 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .._client import Client
-from .._protocol import Command
+from .._client import Address, Client, clients_of
+from .._protocol import Command, unsent
 from .._rules import Word
-from .io import Deadline, Server
+from .io import INTERRUPTS, MOST_CONNECTIONS, Deadline, Gate, obedient
 
 SLOTS = 16384
 
 # Redirections that one call follows, as redis-py does.
 MOST_REDIRECTIONS = 16
+
+
+class Server:
+    """A server, with connections of our own where these can be derived from the client's."""
+
+    def __init__(
+        self, client: Client, name: str, reconnected: Callable[[str], object], address: Address | None = None
+    ) -> None:
+        self.name = name
+        self.answered_at = 0.0
+        """When it answered last."""
+        self._generation = 0
+        self._reconnected = reconnected
+        self.own = client.derive(self._connections, address)
+        self.client: Any = self.own or client.client
+        most = self.own.connection_pool.max_connections if self.own is not None else MOST_CONNECTIONS
+        self.gate = Gate(min(most, MOST_CONNECTIONS), client.errors, self.aclose)
+
+    async def execute(self, words: list[Word]) -> Any:
+        try:
+            return await self.client.execute_command(*words)
+        except Exception:
+            raise
+        except INTERRUPTS:
+            # It may come before the answer is read: the next caller would get it.
+            self.renew()
+            raise
+
+    def renew(self) -> None:
+        """Has each connection opened anew before it is used again: the name may lead to another server now."""
+        self._generation += 1
+
+    async def aclose(self) -> None:
+        for client in clients_of(self.own):
+            await client.connection_pool.disconnect()
+
+    def _connections(self, base: Any) -> Any:
+        server = self
+
+        class Connection(obedient(base)):  # type: ignore[misc]
+            _made: int | None = None
+            _was_open = False
+
+            async def connect(self) -> None:
+                generation = server._generation
+                try:
+                    if self._made != generation:
+                        # In a loop nobody waits until it is closed.
+                        await self.disconnect(True)
+                    await super().connect()
+                except BaseException as error:
+                    unsent(error)
+                    raise
+                self._made = generation
+
+            async def _connect(self) -> Any:
+                plain = await super()._connect()
+                if self._was_open:
+                    server._reconnected(server.name)
+                self._was_open = True
+                return plain
+
+        return Connection
 
 
 class Servers:
@@ -95,7 +158,7 @@ class Servers:
             try:
                 # A node that does not answer leaves time for the next one.
                 part = Deadline(deadline.left() / 2 or deadline.least, self._client.errors)
-                async with part, server.place(part):
+                async with part, server.gate.place(part):
                     if self.version != seen:
                         server.answered_at = time.monotonic()
                         return

@@ -11,14 +11,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Annotated, Any, TypeVar
 
-from .._client import Address, Client, clients_of
-from .._guard import Identity
-from .._protocol import Errors, log, unsent
-from .._rules import Rule, Word
+from .._protocol import Errors, log
+from .._rules import Rule
 
 Answer = TypeVar("Answer")
 
-KeyOf = Callable[[Any], Identity]
+KeyOf = Callable[[Any], str | bytes | None]
 RuleOf = Rule | Callable[[Any], Rule | None]
 
 # What is made of these is looked up when it is made, as gevent may replace it after the import.
@@ -112,23 +110,13 @@ class Socket:
         return Deadline.for_socket(asks=asks, late=self._late)
 
 
-class Server:
-    def __init__(
-        self, client: Client, name: str, reconnected: Callable[[str], object], address: Address | None = None
-    ) -> None:
-        self.name = name
-        self.answered_at = 0.0
-        """When it answered last."""
+class Gate:
+    def __init__(self, places: int, errors: Errors, close: object) -> None:
         self.answers = 0
-        self._generation = 0
-        self._reconnected = reconnected
-        self.own = client.derive(self._obedient, address)
-        self.client: Any = self.own or client.client
-        self._errors = client.errors
+        self._errors = errors
         # A library's blocking pool has locks that stay locked where a signal handler raises, or calls the limiter.
         self._places: queue.SimpleQueue[None] = queue.SimpleQueue()
-        most = self.own.connection_pool.max_connections if self.own is not None else MOST_CONNECTIONS
-        for _ in range(min(most, MOST_CONNECTIONS)):
+        for _ in range(places):
             self._places.put(None)
 
     @contextmanager
@@ -142,55 +130,23 @@ class Server:
         finally:
             self._places.put(None)
 
-    def execute(self, words: list[Word]) -> Any:
-        try:
-            return self.client.execute_command(*words)
-        except Exception:
-            raise
-        except BaseException:
-            # By a signal, which may come before the answer is read: the next caller would get it.
-            self.renew()
-            raise
 
-    def renew(self) -> None:
-        self._generation += 1
+# As by a signal.
+INTERRUPTS = (BaseException,)
 
-    def close(self) -> None:
-        for client in clients_of(self.own):
-            client.connection_pool.disconnect()
 
-    def _obedient(self, base: Any) -> Any:
-        server = self
+def obedient(base: Any) -> Any:
+    class Obedient(base):  # type: ignore[misc]
+        """A connection that obeys the deadline of the thread that uses it."""
 
-        class Obedient(base):  # type: ignore[misc]
-            """A connection that obeys the deadline of the thread that uses it."""
+        # An address that does not answer leaves time for another one of the same name.
+        socket_connect_timeout = property(lambda self: Deadline.for_socket() / 2, lambda self, value: None)
+        socket_timeout = property(lambda self: Deadline.for_socket(asks=False), lambda self, value: None)
 
-            _made: int | None = None
-            _was_open = False
+        def _connect(self) -> Socket:
+            return Socket(super()._connect())
 
-            # An address that does not answer leaves time for another one of the same name.
-            socket_connect_timeout = property(lambda self: Deadline.for_socket() / 2, lambda self, value: None)
-            socket_timeout = property(lambda self: Deadline.for_socket(asks=False), lambda self, value: None)
-
-            def connect(self) -> None:
-                generation = server._generation
-                try:
-                    if self._made != generation:
-                        self.disconnect()
-                    super().connect()
-                except BaseException as error:
-                    unsent(error)
-                    raise
-                self._made = generation
-
-            def _connect(self) -> Any:
-                plain = super()._connect()
-                if self._was_open:
-                    server._reconnected(server.name)
-                self._was_open = True
-                return Socket(plain)
-
-        return Obedient
+    return Obedient
 
 
 Pending = Annotated[Answer, "made at once"]

@@ -91,6 +91,15 @@ def test_routes_of_flask(server: Server, limiter: Limiter) -> None:
         assert (answers[3].get_json() or {})["violated-policies"] == ["3600s"]
 
 
+async def test_an_endpoint_without_its_request(aio: AsyncLimiter) -> None:
+    @starlette_adapter.rate_limit(aio, RULE)
+    async def item(number: int) -> int:
+        return number
+
+    with pytest.raises(TypeError, match=r"item\(\) has no request among its arguments"):
+        await item(number=1)
+
+
 async def test_functions_get_the_request(server: Server, aio: AsyncLimiter, limiter: Limiter) -> None:
     """Of the framework: for the key and for the rule, in the decorators and in the middleware."""
     seen: list[Any] = []

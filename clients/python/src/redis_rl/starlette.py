@@ -52,7 +52,9 @@ def rate_limit(
     def decorate(endpoint: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
         @wraps(endpoint)
         async def limited(*args: Any, **named: Any) -> Any:
-            request = next(each for each in (*args, *named.values()) if isinstance(each, Request))
+            request = next((each for each in (*args, *named.values()) if isinstance(each, Request)), None)
+            if request is None:
+                raise TypeError(f"{endpoint.__qualname__}() has no request among its arguments, which rate_limit needs")
             answer = await guard.ask(request, operation(request.scope))
             request.state.rate_limit = answer.result
             if answer.problem is not None:

@@ -509,12 +509,18 @@ async def test_tls(server: Server, tmp_path: Path) -> None:
                     1,
                     2,
                 ]
+                idle = AsyncLimiter.from_url(url, timeout=10)
+                assert await idle.hit("b", sliding("3/hour"))
                 server.process.send_signal(signal.SIGSTOP)
-                limiter._timeout = aio._timeout = 0.5
+                limiter._timeout = aio._timeout = idle._timeout = 0.5
                 with pytest.raises(Unavailable):
                     limiter.hit("a", sliding("3/hour"))
                 with pytest.raises(Unavailable):
                     await aio.hit("a", sliding("3/hour"))
+                # Of a connection that is idle TLS waits half a minute for the server's farewell.
+                began = time.monotonic()
+                await idle.aclose()
+                assert time.monotonic() - began < 10
     finally:
         server.process.send_signal(signal.SIGCONT)
         server.run("CONFIG", "SET", "tls-port", 0)

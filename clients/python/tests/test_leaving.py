@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -422,3 +425,75 @@ def test_from_url(real: Server) -> None:
     with Limiter.from_url(f"{real.url}?client_name=mine", name="api", timeout=10) as limiter:
         assert limiter.hit("a", RULE).source == "server"
         assert limiter.name == "api"
+
+
+def test_no_thread_is_to_be_had(real: Server, limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As at the end of the process, or where a container has as many as it may have."""
+    assert limiter.hit("a", RULE)
+
+    def none(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", none)
+        # The server is to be probed, in the background.
+        patched.setattr("redis_rl._sync.core.PROBE_EVERY", 0.0)
+        limiter._core._probe_at.update(dict.fromkeys(limiter._core._probe_at, 0.0))
+        assert limiter.hit("a", RULE).used == 2
+        with limiter.hold("l", lease(1, 0.5)) as block, limiter.reserve("r", RULE, 5) as reservation:
+            assert held(real, "l") == 1
+            # Nobody renews it, and its end is noticed.
+            until("it ends", lambda: block.lost)
+            assert reservation.settle(3)
+    assert held(real, "l") == 0
+    assert limiter.peek("r", RULE, cost=0).used == 3
+
+
+def test_a_lease_that_was_given_back_was_not_lost(real: Server, limiter: Limiter) -> None:
+    with limiter.hold("l", lease(1, 0.3)) as block:
+        pass
+    time.sleep(0.4)
+    assert not block.lost
+
+
+def test_first_calls_at_the_same_time(real: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They share connections, which are closed with the limiter."""
+    core: Any = importlib.import_module("redis_rl._sync.core")
+
+    def slow(*args: Any) -> Any:
+        time.sleep(0.1)
+        return servers(*args)
+
+    servers = core.Servers
+    monkeypatch.setattr(core, "Servers", slow)
+    with redis.Redis(port=real.port, client_name="first") as client, Limiter(client, timeout=10) as limiter:
+        threads = [threading.Thread(target=limiter.hit, args=("a", RULE)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        limiter.close()
+        with real.client() as other:
+            until("they are closed", lambda: not [each for each in other.client_list() if each["name"] == "first"], 5)
+
+
+def test_loops_with_work_in_the_background() -> None:
+    """Those that close a limiter look at what all loops do."""
+    io: Any = importlib.import_module("redis_rl._async.io")
+
+    async def nothing() -> None:
+        pass
+
+    async def work() -> None:
+        for _ in range(1000):
+            io.background(nothing)
+            await io.ended(0.1)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            for done in [threads.submit(asyncio.run, work()) for _ in range(4)]:
+                done.result()
+    finally:
+        sys.setswitchinterval(interval)

@@ -18,7 +18,20 @@ import pytest
 import redis
 import redis.asyncio
 
-from redis_rl import AllResult, AsyncLimiter, Limiter, Refunded, Result, State, Window, fixed, lease, sliding, throttle
+from redis_rl import (
+    AllResult,
+    AsyncLimiter,
+    Limiter,
+    Refunded,
+    Result,
+    State,
+    Window,
+    calendar,
+    fixed,
+    lease,
+    sliding,
+    throttle,
+)
 from redis_rl._calls import Calls
 from redis_rl._local import Local
 from redis_rl._memory import Denials
@@ -156,6 +169,10 @@ def test_limiter_arguments() -> None:
             limiter.wait("a", sliding("1/s"), timeout=never)
         with pytest.raises(ValueError, match="timeout must be a number of seconds, not "):
             limiter.hold("a", lease(1, 1), timeout=never)
+    with pytest.raises(TypeError, match="at_ms must be an integer from 0 to "):
+        limiter.refund("a", calendar("5/day"), at_ms="5")
+    with pytest.raises(ValueError, match="within must be from 0 to 3600 seconds"):
+        limiter.turn("a", sliding("1/s"), Decimal("NaN"))
     with pytest.raises(ValueError, match="the holder must be a name, not None"):
         limiter.release("a", None)
     assert Limiter(redis.Redis(), mode="script").mode == "script"

@@ -63,10 +63,8 @@ class Calls:
     def refund(self, key: Key, rule: Rule, at_ms: int | None) -> Command:
         if isinstance(rule, Lease):
             raise TypeError("a lease is not refunded: release() gives it back")
-        words = [rule.KIND, *rule.words()]
-        if at_ms is not None:
-            words += ["AT", whole(at_ms, "at_ms")]
-        return Command("REFUND", [self.key(key)], words)
+        at: list[Word] = [] if at_ms is None else ["AT", whole(at_ms, "at_ms")]
+        return Command("REFUND", [self.key(key)], [rule.KIND, *rule.now(at_ms).words(), *at])
 
     def reset(self, key: Key, rules: Sequence[Rule | Rate]) -> Command:
         windows: dict[str, None] = {}
@@ -150,7 +148,7 @@ def turning(rule: Rule, cost: int | None) -> Rule:
 
 def longest_turn(within: Seconds) -> int:
     """The milliseconds within which a turn has to come, or an error if this is no such time."""
-    seconds = number_of(within, "within")
+    seconds = float(number_of(within, "within"))
     if not 0 <= seconds <= LONGEST_TURN:
         raise ValueError(f"within must be from 0 to {LONGEST_TURN} seconds, an hour, not {within}")
     return round(seconds * 1000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 import weakref
@@ -66,7 +67,7 @@ class Core:
             # Connections belong to where they were opened.
             for gone in filter(is_gone, tuple(self._servers)):
                 self._servers.pop(gone, None)
-            servers = self._servers[place] = Servers(self._client, self._reconnected)
+            servers = self._servers.setdefault(place, Servers(self._client, self._reconnected))
         return servers
 
     @property
@@ -323,4 +324,7 @@ class Core:
         await ended(seconds)
         self.users.discard(user)
         if not self.users:
-            await self.servers.aclose()
+            # TLS says farewell, which a server that hangs does not answer.
+            with contextlib.suppress(self.errors.timeout):
+                async with Deadline(seconds, self.errors):
+                    await self.servers.aclose()

@@ -189,7 +189,7 @@ def _end(task: asyncio.Task[Any]) -> None:
 
 async def ended(seconds: float) -> None:
     """Waits for what was begun in the background of this loop, for this long at most."""
-    tasks = [task for task in _tasks if task.get_loop() is here() and task is not asyncio.current_task()]
+    tasks = [task for task in tuple(_tasks) if task.get_loop() is here() and task is not asyncio.current_task()]
     if tasks:
         await asyncio.wait(tasks, timeout=seconds)
 

@@ -196,25 +196,8 @@ class AsyncLimiter:
         Returns:
             A denial where no turn is within that time; then nothing was counted.
         """
-        return await self._take_turn(key, turning(rule, cost), longest_turn(within), math.inf)
-
-    async def _take_turn(self, key: Key, rule: Rule, ms: int, within: float) -> Result:
-        return cast(
-            "Result",
-            await carried_out(
-                lambda: self._decided("turn", ((key, rule),), within, ms),
-                lambda result: self._give_back(key, rule, result),
-            ),
-        )
-
-    async def _give_back(self, key: Key, rule: Rule, result: Decision | None) -> None:
-        """Of a turn for which nobody waits any more."""
-        if not result:
-            return
-        try:
-            await self._change("refund", key, self._calls.refund(key, rule, result.at_ms))
-        except Exception as error:
-            log.info("limiter %r: a turn could not be given back: %s", self.name, error)
+        rules = ((key, turning(rule, cost)),)
+        return cast("Result", await self._decide("turn", rules, turn_ms=longest_turn(within)))
 
     @overload
     async def wait(
@@ -249,17 +232,21 @@ class AsyncLimiter:
                 await _sleep_out(until)
                 continue
             if found.wait_ms:
-                await self._sleep_until(key, rule, found)
+                try:
+                    await sleep(found.wait_ms / 1000)
+                except BaseException:
+                    background(partial(self._give_back, key, rule, found))
+                    raise
             if found or found.retry_after_ms is None or time.monotonic() + found.retry_after_ms / 1000 > until:
                 return found
             await sleep(found.retry_after_ms / 1000)
 
-    async def _sleep_until(self, key: Key, rule: Rule, turn: Result) -> None:
+    async def _give_back(self, key: Key, rule: Rule, turn: Decision) -> None:
+        """For a turn that nobody waits for any more."""
         try:
-            await sleep(turn.wait_ms / 1000)
-        except BaseException:
-            background(lambda: self._give_back(key, rule, turn))
-            raise
+            await self._change("refund", key, self._calls.refund(key, rule, turn.at_ms))
+        except Exception as error:
+            log.info("limiter %r: a turn could not be given back: %s", self.name, error)
 
     def _least(self, until: float) -> float:
         """The deadline that the last call of a wait has at least; all of it where there is no time to wait."""
@@ -271,12 +258,11 @@ class AsyncLimiter:
         At the end of the last one what is known is the denial before it.
         """
         left = until - time.monotonic()
-        within = max(left, least)
+        call, ms = "hit", None
+        if isinstance(rule, Sliding | Throttle):
+            call, ms = "turn", int(min(max(left, 0), LONGEST_TURN) * 1000)
         try:
-            if isinstance(rule, Sliding | Throttle):
-                ms = int(min(max(left, 0), LONGEST_TURN) * 1000)
-                return await self._take_turn(key, rule, ms, within)
-            return cast("Result", await self._decide("hit", ((key, rule),), within))
+            return cast("Result", await self._decide(call, ((key, rule),), max(left, least), ms))
         except Unavailable:
             if time.monotonic() < until:
                 return None
@@ -341,7 +327,7 @@ class AsyncLimiter:
         """
         if result is not None:
             at_ms = result.at_ms
-        command = self._calls.refund(key, weighed(rule, cost).now(at_ms), at_ms)
+        command = self._calls.refund(key, weighed(rule, cost), at_ms)
         if result is not None and (result.source != "server" or not (result or rule.force)):
             return Refunded(0, result.used, 0)
         return read_refund(await self._change("refund", key, command))
@@ -453,18 +439,22 @@ class AsyncLimiter:
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    async def _decide(self, call: str, rules: Pairs, within: float = math.inf) -> Result | AllResult:
+    async def _decide(
+        self, call: str, rules: Pairs, within: float = math.inf, turn_ms: int | None = None
+    ) -> Result | AllResult:
         # Where the caller has named the holder, the call may renew what it has.
         leases = [(key, rule.holder) for key, rule in rules if isinstance(rule, Lease) and rule.is_ours and rule.holder]
-        if not leases or call == "peek":
+        if call == "peek" or not (leases or call == "turn"):
             return await self._decided(call, rules, within)
 
-        async def give_back(_: object) -> None:
+        async def give_back(result: Decision | None) -> None:
+            if call == "turn" and result:
+                await self._give_back(*rules[0], result)
             for key, holder in leases:
                 await self.release(key, holder)
 
-        # Nobody would know of a lease that a cancelled call has taken.
-        return await carried_out(lambda: self._decided(call, rules, within), give_back)
+        # Nobody would know of a turn or a lease that a cancelled call has taken.
+        return await carried_out(lambda: self._decided(call, rules, within, turn_ms), give_back)
 
     async def _decided(self, call: str, rules: Pairs, within: float, turn_ms: int | None = None) -> Result | AllResult:
         began = asked_at = time.monotonic()
@@ -609,6 +599,8 @@ class AsyncHeldLease(AsyncKept):
         """For adapters: ends renewing, and gives the lease back."""
         if self._keeper is not None:
             await self._keeper.stop()
+            if not self.lost:
+                self._keeper.ends = math.inf
         try:
             await self._limiter.release(self._key, self.holder)
         except Exception as failure:

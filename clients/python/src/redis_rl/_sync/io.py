@@ -174,7 +174,11 @@ def given(value: Answer) -> Answer:
 
 
 def background(call: Callable[[], object]) -> None:
-    threading.Thread(target=call, name="redis-rl", daemon=True).start()
+    try:
+        threading.Thread(target=call, name="redis-rl", daemon=True).start()
+    except RuntimeError:
+        # There is no thread to be had, as at the end of the process.
+        call()
 
 
 def ended(seconds: float) -> None:
@@ -213,9 +217,13 @@ def within(seconds: float, call: Callable[..., bool]) -> bool:
 
 def begun(call: Callable[[], None]) -> threading.Thread:
     thread = threading.Thread(target=call, name="redis-rl lease", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError as error:
+        log.warning("what is held is not renewed: %s", error)
     return thread
 
 
 def over(work: threading.Thread) -> None:
-    work.join()
+    if work.is_alive():
+        work.join()

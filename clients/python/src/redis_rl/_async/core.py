@@ -13,7 +13,7 @@ from .._client import Client
 from .._protocol import MODES, Breaker, Command, Mode, Place, Stale, library_version, log, source
 from .._rules import Word
 from .io import Deadline, background, ended, here, is_gone, sleep
-from .servers import MOST_REDIRECTIONS, Server, Servers
+from .servers import Server, Servers
 
 PROBE_EVERY = 60.0
 """Seconds after which the mode of a server is probed again, in the background."""
@@ -188,12 +188,12 @@ class Core:
         errors = self.errors
         pause = FIRST_PAUSE
         whole = resent = False
-        asked = [server]
+        asked: list[Server] = []
         while True:
             began = time.monotonic()
             try:
                 words = command.sent(mode, whole=whole, read_only=self._read_only)
-                reply = await self._execute(server, words, asked)
+                reply = await self.servers.execute(server, words, asked)
                 command.is_sent = True
                 return reply
             except BaseException as error:
@@ -221,22 +221,6 @@ class Core:
                     raise Stale(asked[-1]) from error
                 else:
                     raise
-
-    async def _execute(self, server: Server, words: list[Word], asked: list[Server]) -> Any:
-        """Sends a command, in a cluster to where it is redirected, and adds to ``asked`` whom it was sent to."""
-        asked.append(server)
-        try:
-            return await server.execute(words)
-        except self.errors.response as error:
-            redirected: Exception = error
-        for _ in range(MOST_REDIRECTIONS):
-            try:
-                return await self.servers.follow(asked, words, redirected)
-            except self.errors.response as error:
-                if error is redirected:
-                    raise
-                redirected = error
-        raise redirected
 
     def _probe_later(self, server: Server) -> None:
         known = self._probe_at.get(server.name)

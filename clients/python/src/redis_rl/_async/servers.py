@@ -33,9 +33,19 @@ class Server:
         most = self.own.connection_pool.max_connections if self.own is not None else MOST_CONNECTIONS
         self.gate = Gate(min(most, MOST_CONNECTIONS), client.errors, self.aclose)
 
-    async def execute(self, words: list[Word]) -> Any:
+    async def execute(self, words: list[Word], asks: bool = False) -> Any:
+        """Sends a command, behind an ASKING if it ``asks``."""
         try:
-            return await self.client.execute_command(*words)
+            if not asks:
+                return await self.client.execute_command(*words)
+            # For one command only, so both are sent at once.
+            pipeline = self.client.pipeline(transaction=False)
+            pipeline.execute_command("ASKING")
+            pipeline.execute_command(*words)
+            answer = (await pipeline.execute(raise_on_error=False))[-1]
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
         except Exception:
             raise
         except INTERRUPTS:
@@ -191,26 +201,23 @@ class Servers:
             server = self._known[name] = Server(self._client, name, self._reconnected, (host, port))
         return server
 
-    async def follow(self, asked: list[Server], words: list[Word], error: Exception) -> Any:
-        """Sends a command that a node has redirected to the node that it has named. Raises ``error`` if it has not."""
-        found = self._client.errors.redirection(error) if self._only is None else None
-        if found is None:
-            raise error
-        kind, slot, host, port = found
-        host = host or asked[-1].name.rpartition(":")[0]
-        target = self._at(*self._client.remapped(host, port))
-        asked.append(target)
-        if kind == "MOVED":
-            self._slots[slot] = (target.name,)
-            return await target.execute(words)
-        # For one command only, so both are sent at once.
-        pipeline = target.client.pipeline(transaction=False)
-        pipeline.execute_command("ASKING")
-        pipeline.execute_command(*words)
-        answer = (await pipeline.execute(raise_on_error=False))[-1]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+    async def execute(self, server: Server, words: list[Word], asked: list[Server]) -> Any:
+        """Sends a command, in a cluster to where it is redirected, and adds to ``asked`` whom it was sent to."""
+        errors = self._client.errors
+        asks, most = False, len(asked) + MOST_REDIRECTIONS
+        while True:
+            asked.append(server)
+            try:
+                return await server.execute(words, asks)
+            except errors.response as error:
+                found = errors.redirection(error) if self.is_cluster and len(asked) <= most else None
+                if found is None:
+                    raise
+            kind, slot, host, port = found
+            server = self._at(*self._client.remapped(host or server.name.rpartition(":")[0], port))
+            asks = kind == "ASK"
+            if not asks:
+                self._slots[slot] = (server.name,)
 
     async def aclose(self) -> None:
         for server in self.all():

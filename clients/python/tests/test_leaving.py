@@ -96,6 +96,40 @@ def test_the_end_of_asyncio_run(real: Server) -> None:
     assert held(real, "b") == 0
 
 
+def test_a_turn_at_the_end_of_asyncio_run(real: Server, limiter: Limiter) -> None:
+    """The server takes its time, and the loop ends as soon as it can."""
+    rule = sliding("1/minute")
+
+    async def main() -> None:
+        aio = AsyncLimiter(redis.asyncio.Redis(port=real.port), timeout=10)
+        assert await aio.hit("t", rule)
+        waiting = asyncio.create_task(aio.wait("t", rule, timeout=600))
+        await asyncio.to_thread(until, "it has its turn", lambda: (limiter.peek("t", rule).retry_after or 0) > 60)
+        assert not waiting.done()
+        await asyncio.to_thread(real.run, "CLIENT", "PAUSE", 200)
+
+    asyncio.run(main())
+    assert (limiter.peek("t", rule).retry_after or 0) <= 60
+
+
+def test_a_turn_of_a_thread_that_is_interrupted(
+    real: Server, limiter: Limiter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process ends, and its other threads with it, before they have done anything."""
+    rule = sliding("1/minute")
+    assert limiter.hit("t", rule)
+
+    def interrupted(seconds: float) -> None:
+        assert (limiter.peek("t", rule).retry_after or 0) > 60
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("redis_rl._sync.limiter.sleep", interrupted)
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: None)
+    with pytest.raises(KeyboardInterrupt):
+        limiter.wait("t", rule, timeout=600)
+    assert (limiter.peek("t", rule).retry_after or 0) <= 60
+
+
 def test_an_interrupt_before_the_answer(
     real: Server, forwarder: Forwarder, limiter: Limiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:

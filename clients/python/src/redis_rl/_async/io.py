@@ -111,6 +111,8 @@ async def _until_the_loop_ends(close: Callable[[], Coroutine[Any, Any, object]])
     try:
         yield
     finally:
+        # What cancelled callers have taken is given back before.
+        await ended(1.0)
         # With the loop gone, only the garbage collector would close them.
         with contextlib.suppress(Exception):
             async with asyncio.timeout(1.0):
@@ -185,6 +187,10 @@ def _end(task: asyncio.Task[Any]) -> None:
     _tasks.discard(task)
     if not task.cancelled() and task.exception() is not None:
         log.info("in the background: %s", task.exception())
+
+
+afterwards = background
+"""Makes a call for a caller that goes away, and does not wait for it."""
 
 
 async def ended(seconds: float) -> None:

@@ -40,7 +40,7 @@ from .._rates import Rate, Seconds, milliseconds, whole
 from .._result import AllResult, Decision, Denied, Refunded, Result
 from .._rules import Fixed, Lease, Rule, Sliding, Throttle, Windowed
 from .core import core_of
-from .io import IS_ASYNC, AsyncPending, background, carried_out, finished, here, pending, sleep
+from .io import IS_ASYNC, AsyncPending, afterwards, carried_out, finished, here, pending, sleep
 from .waiting import Keeper, Line
 
 # Between two attempts at a lease that others hold: it may be released long before it ends.
@@ -235,7 +235,7 @@ class AsyncLimiter:
                 try:
                     await sleep(found.wait_ms / 1000)
                 except BaseException:
-                    background(partial(self._give_back, key, rule, found))
+                    afterwards(partial(self._give_back, key, rule, found))
                     raise
             if found or found.retry_after_ms is None or time.monotonic() + found.retry_after_ms / 1000 > until:
                 return found

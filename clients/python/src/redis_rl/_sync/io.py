@@ -181,6 +181,11 @@ def background(call: Callable[[], object]) -> None:
         call()
 
 
+def afterwards(call: Callable[[], object]) -> None:
+    """Makes a call for a caller that goes away. The process may end with it, and with it its threads."""
+    call()
+
+
 def ended(seconds: float) -> None:
     """Waits for what was begun in the background. Threads need not be waited for."""
 

@@ -137,6 +137,18 @@ def test_an_unavailable_server(choice: Any, expected: dict[int, int], caplog: py
     assert len(lines) == 1
 
 
+def test_a_refused_head_request_has_no_body() -> None:
+    """Servers send what they get, or warn of it each time."""
+    away = Limiter.from_url("redis://localhost:1")
+    app = RateLimitMiddleware(nothing, limiter=away, rule=sliding("7/hour"), when_unavailable="closed")
+    fields: dict[str, str] = {}
+    environ = {"REMOTE_ADDR": "203.0.113.7", "REQUEST_METHOD": "HEAD"}
+    body = app(environ, lambda status, headers, *_: fields.update(headers, status=status))  # type: ignore[arg-type]
+    assert fields["status"] == "503 Service Unavailable"
+    assert int(fields["Content-Length"]) > 0
+    assert list(body) == []
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
 def test_local_in_a_process_that_was_forked_meanwhile() -> None:
     """While another thread decides in memory. Its lock is not the child's."""

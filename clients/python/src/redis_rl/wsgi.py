@@ -70,7 +70,8 @@ class RateLimitMiddleware:
         body, status = json.dumps(answer.problem).encode(), HTTPStatus(answer.problem["status"])
         fields = [("Content-Type", "application/problem+json"), ("Content-Length", str(len(body)))]
         start(f"{status.value} {status.phrase}", fields)
-        return [body]
+        # Servers of WSGI send the body that they get.
+        return [] if environ.get("REQUEST_METHOD") == "HEAD" else [body]
 
 
 class _Held:

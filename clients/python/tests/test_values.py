@@ -169,6 +169,11 @@ def test_limiter_arguments() -> None:
             limiter.wait("a", sliding("1/s"), timeout=never)
         with pytest.raises(ValueError, match="timeout must be a number of seconds, not "):
             limiter.hold("a", lease(1, 1), timeout=never)
+    with pytest.raises(TypeError, match="a lease has no cost"):
+        limiter.wait("a", lease(1, 1), timeout=0, cost=2)
+    for no_url in (None, b"redis://:secret@localhost"):
+        with pytest.raises(TypeError, match=r"the URL must be a string, not of <class '[A-Za-z]+'>$"):
+            Limiter.from_url(no_url)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="at_ms must be an integer from 0 to "):
         limiter.refund("a", calendar("5/day"), at_ms="5")
     with pytest.raises(ValueError, match="within must be from 0 to 3600 seconds"):

@@ -132,6 +132,8 @@ class _NotDerivable(Exception):
 
 def make_client(uri: str, options: dict[str, Any], *, asynchronous: bool) -> Any:
     """A client for a URI like ``redis+cluster://...``."""
+    if not isinstance(uri, str):
+        raise TypeError(f"the URL must be a string, not of {type(uri)}")
     try:
         _hosts(urlsplit(uri), 0)
     except ValueError:

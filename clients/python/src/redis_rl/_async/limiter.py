@@ -221,9 +221,9 @@ class AsyncLimiter:
             returns at once.
         """
         until = end_of_wait(math.inf if timeout is None else timeout)
+        rule = weighed(rule, cost) if isinstance(rule, Fixed | Lease) else turning(rule, cost)
         if isinstance(rule, Lease):
             return (await self._await_place(key, rule.held_by(), until))[1]
-        rule = weighed(rule, cost) if isinstance(rule, Fixed) else turning(rule, cost)
         denial: Result | None = None
         least = self._least(until)
         while True:

@@ -96,6 +96,29 @@ def test_the_end_of_asyncio_run(real: Server) -> None:
     assert held(real, "b") == 0
 
 
+@pytest.mark.parametrize("turns", [1, 10])
+def test_a_block_that_is_left_at_the_end_of_asyncio_run(real: Server, turns: int) -> None:
+    """What gives the place back is cancelled with all the rest: before it has begun, or on its way to the server."""
+
+    async def main() -> None:
+        aio, leaves = AsyncLimiter(redis.asyncio.Redis(port=real.port), timeout=10), asyncio.Event()
+
+        async def work() -> None:
+            async with aio.hold("b", lease(1, 60)):
+                await leaves.wait()
+
+        task = asyncio.create_task(work())
+        await asyncio.to_thread(until, "it is held", lambda: held(real, "b"))
+        await asyncio.to_thread(real.run, "CLIENT", "PAUSE", 200)
+        leaves.set()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        assert not task.done()
+
+    asyncio.run(main())
+    assert held(real, "b") == 0
+
+
 def test_a_turn_at_the_end_of_asyncio_run(real: Server, limiter: Limiter) -> None:
     """The server takes its time, and the loop ends as soon as it can."""
     rule = sliding("1/minute")

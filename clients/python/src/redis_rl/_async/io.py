@@ -92,19 +92,31 @@ class Gate:
         """``close``: closes the connections, which has to be done before the loop is closed."""
         self.answers = 0
         """How many calls have been answered."""
-        self._places = asyncio.Semaphore(places)
+        self.places = asyncio.Semaphore(places)
         # Before a loop is closed it ends its asynchronous generators, as asyncio.run and servers do, and so this one.
         self._life = _until_the_loop_ends(close)
         with contextlib.suppress(StopIteration):
             self._life.__anext__().send(None)
 
-    @contextlib.asynccontextmanager
-    async def place(self, deadline: Deadline) -> AsyncGenerator[None, None]:
-        """Held by each call that is under way."""
-        deadline.queue = self
-        async with self._places:
-            deadline.queue = None
-            yield
+    def place(self, deadline: Deadline) -> Place:
+        return Place(self, deadline)
+
+
+class Place:
+    """Held by each call that is under way."""
+
+    # No asynchronous generator, which cannot begin any more where the loop ends.
+    def __init__(self, gate: Gate, deadline: Deadline) -> None:
+        self._gate = gate
+        self._deadline = deadline
+
+    async def __aenter__(self) -> None:
+        self._deadline.queue = self._gate
+        await self._gate.places.acquire()
+        self._deadline.queue = None
+
+    async def __aexit__(self, *_: object) -> None:
+        self._gate.places.release()
 
 
 async def _until_the_loop_ends(close: Callable[[], Coroutine[Any, Any, object]]) -> AsyncGenerator[None, None]:
@@ -175,18 +187,21 @@ async def given(value: Answer | Awaitable[Answer]) -> Answer:
 _tasks: set[asyncio.Task[Any]] = set()
 
 
-def background(call: Callable[[], Coroutine[Any, Any, Answer]]) -> asyncio.Task[Answer]:
-    """Makes a call while the caller goes on."""
+def background(call: Callable[[], Coroutine[Any, Any, Answer]], again: bool = True) -> asyncio.Task[Answer]:
+    """Makes a call while the caller goes on; ``again`` where all tasks are cancelled, as at the end of asyncio.run."""
     task = asyncio.create_task(call())
     _tasks.add(task)
-    task.add_done_callback(_end)
+
+    def end(task: asyncio.Task[Answer]) -> None:
+        _tasks.discard(task)
+        if task.cancelled():
+            if again:
+                background(call, again=False)
+        elif task.exception() is not None:
+            log.info("in the background: %s", task.exception())
+
+    task.add_done_callback(end)
     return task
-
-
-def _end(task: asyncio.Task[Any]) -> None:
-    _tasks.discard(task)
-    if not task.cancelled() and task.exception() is not None:
-        log.info("in the background: %s", task.exception())
 
 
 afterwards = background

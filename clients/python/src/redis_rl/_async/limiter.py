@@ -235,16 +235,19 @@ class AsyncLimiter:
                 try:
                     await sleep(found.wait_ms / 1000)
                 except BaseException:
-                    afterwards(partial(self._give_back, key, rule, found))
+                    afterwards(partial(self._give_back, key, self._calls.refund(key, rule, found.at_ms)))
                     raise
             if found or found.retry_after_ms is None or time.monotonic() + found.retry_after_ms / 1000 > until:
                 return found
             await sleep(found.retry_after_ms / 1000)
 
-    async def _give_back(self, key: Key, rule: Rule, turn: Decision) -> None:
+    async def _give_back(self, key: Key, command: Command) -> None:
         """For a turn that nobody waits for any more."""
+        if command.is_sent:
+            # The call was cancelled as well, and is made again.
+            return
         try:
-            await self._change("refund", key, self._calls.refund(key, rule, turn.at_ms))
+            await self._change("refund", key, command)
         except Exception as error:
             log.info("limiter %r: a turn could not be given back: %s", self.name, error)
 
@@ -447,9 +450,13 @@ class AsyncLimiter:
         if call == "peek" or not (leases or call == "turn"):
             return await self._decided(call, rules, within)
 
+        refunds: dict[int, Command] = {}
+
         async def give_back(result: Decision | None) -> None:
             if call == "turn" and result:
-                await self._give_back(*rules[0], result)
+                ((key, rule),) = rules
+                refund = self._calls.refund(key, rule, result.at_ms)
+                await self._give_back(key, refunds.setdefault(result.at_ms, refund))
             for key, holder in leases:
                 await self.release(key, holder)
 

@@ -5,7 +5,7 @@ use super::grammar::Word::Full;
 use super::grammar::{Grammar, Host};
 use super::rule::Rule;
 use crate::metrics::Outcomes;
-use crate::server::{Access, Args, Command, EntryPoint, Error, Keys};
+use crate::server::{Access, Args, Command, EntryPoint, Error};
 use crate::state::Lease;
 
 impl Rule for Lease {
@@ -15,7 +15,6 @@ impl Rule for Lease {
         entry: EntryPoint::to::<Self>(),
         flags: c"write deny-oom fast",
         access: Access::ReadAndUpdate,
-        keys: Keys::First,
         arity: -5,
         summary: c"Gives a holder a lease of leaseSec seconds, or renews it, if no more than limit are held at a time.",
         complexity: c"O(log(N)+M) with N the leases held and M those that have just ended, at most 1000 a call.",

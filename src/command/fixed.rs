@@ -5,7 +5,7 @@ use super::grammar::Word::{Anchored, Cost, Each, Force, Full, Hold};
 use super::grammar::{Grammar, Host};
 use super::rule::Rule;
 use crate::metrics::Outcomes;
-use crate::server::{Access, Args, Command, EntryPoint, Error, Keys};
+use crate::server::{Access, Args, Command, EntryPoint, Error};
 use crate::state::Fixed;
 
 const ANCHORED_END: Error = Error::Line(c"ERR ANCHORED takes no @ms");
@@ -21,7 +21,6 @@ impl Rule for Fixed {
         entry: EntryPoint::to::<Self>(),
         flags: c"write deny-oom fast",
         access: Access::ReadAndUpdate,
-        keys: Keys::First,
         arity: -4,
         summary: c"Counts a request in the current window of windowSec seconds and allows it if the count is within the limit.",
         complexity: c"O(W) with W the windows given.",

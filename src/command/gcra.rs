@@ -7,7 +7,7 @@ use super::rule::decide;
 use super::throttle::{BAD_BURST, LARGEST_BURST, bad_rate};
 use crate::limit::throttle::{Quantity, Rate};
 use crate::limit::{Detail, Limit, Window};
-use crate::server::{Access, Args, Call, Command, Context, EntryPoint, Error, Keys, Str};
+use crate::server::{Access, Args, Call, Command, Context, EntryPoint, Error, Str};
 use crate::state::Throttle;
 
 const BAD_COUNT: Error = Error::Line(c"ERR tokens_per_period must be an integer from 1 to 9007199254740991");
@@ -22,7 +22,6 @@ pub const COMMAND: Command = Command {
     entry: EntryPoint::to::<Gcra>(),
     flags: c"write deny-oom fast",
     access: Access::ReadAndUpdate,
-    keys: Keys::First,
     arity: -5,
     summary: c"Allows requests at a steady rate of tokens_per_period in period seconds, and max_burst more at once.",
     complexity: c"O(1)",

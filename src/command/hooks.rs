@@ -3,9 +3,7 @@
 #![allow(clippy::panic)]
 
 use super::KeyHandler;
-use crate::server::{
-    Access, Args, Call, Command, Context, EntryPoint, Error, Key, Keys, Writable, countdown, parse_i64,
-};
+use crate::server::{Access, Args, Call, Command, Context, EntryPoint, Error, Key, Writable, countdown, parse_i64};
 
 /// Beside those of [`super::registry`].
 pub const COMMANDS: &[(&str, Command)] = &[
@@ -20,7 +18,6 @@ const fn hook(entry: EntryPoint, arity: i32) -> Command {
         entry,
         flags: c"write",
         access: Access::ReadAndUpdate,
-        keys: Keys::First,
         arity,
         summary: c"For tests.",
         complexity: c"O(1)",

@@ -12,7 +12,7 @@ use super::settle::Settle;
 use super::top::Top;
 use super::{docs, gcra, throttle};
 use crate::config;
-use crate::server::{Access, Command, Context, EntryPoint, Keys, add_category, register};
+use crate::server::{Access, Command, Context, EntryPoint, add_category, register};
 
 /// The module's own ACL category, where the server has categories of modules.
 const CATEGORY: &CStr = c"ratelimit";
@@ -24,7 +24,6 @@ const COMMANDS: &[(&str, Command)] = &[
         entry: EntryPoint::to::<Peek>(),
         flags: c"readonly fast",
         access: Access::Read,
-        keys: Keys::First,
         arity: -5,
         summary: c"Replies what the command of a rule would reply, and changes nothing.",
         complexity: c"O(W*log(N)) with W the windows given and N the requests in the log.",
@@ -35,7 +34,6 @@ const COMMANDS: &[(&str, Command)] = &[
         entry: EntryPoint::to::<Reset>(),
         flags: c"write fast",
         access: Access::Remove,
-        keys: Keys::First,
         arity: -2,
         summary: c"Removes what was used of a key's quota. Replies how many keys were removed.",
         complexity: c"O(W) with W the windows given; a large log is freed in the background.",
@@ -46,7 +44,6 @@ const COMMANDS: &[(&str, Command)] = &[
         entry: EntryPoint::to::<Release>(),
         flags: c"write fast",
         access: Access::RemoveElements,
-        keys: Keys::First,
         arity: -3,
         summary: c"Gives leases back before they end. Replies how many of the holders had one.",
         complexity: c"O(H*log(N)+M) with H the holders given, N the leases held and M those that have just ended, at most 1000 a call.",
@@ -57,7 +54,6 @@ const COMMANDS: &[(&str, Command)] = &[
         entry: EntryPoint::counted::<All>(),
         flags: c"write deny-oom fast getkeys-api",
         access: Access::ReadAndUpdate,
-        keys: Keys::Counted,
         arity: -6,
         summary: c"Decides by one rule for each of several keys: the request is allowed, and counted by all, if every rule has room for it.",
         complexity: c"O(K) with K the keys, and what the command of each rule takes.",
@@ -68,7 +64,6 @@ const COMMANDS: &[(&str, Command)] = &[
         entry: EntryPoint::to::<Refund>(),
         flags: c"write fast",
         access: Access::ReadAndUpdate,
-        keys: Keys::First,
         arity: -5,
         summary: c"Takes back what the same rule has counted, the newest of it or what was counted at a time.",
         complexity: c"O(W*log(N)) with W the windows given and N the requests in the log. With COST n, O(n*log(N)) more in a sorted set.",
@@ -79,7 +74,6 @@ const COMMANDS: &[(&str, Command)] = &[
         entry: EntryPoint::to::<Settle>(),
         flags: c"write fast",
         access: Access::ReadAndUpdate,
-        keys: Keys::First,
         arity: -7,
         summary: c"Makes n units of what a holder has counted with HOLD, once, however often it is called.",
         complexity: c"O(W*log(N)+M) with W the windows given, N the requests in the log and M the holds that have ended by themselves, at most 1000 a call.",
@@ -90,7 +84,6 @@ const COMMANDS: &[(&str, Command)] = &[
         entry: EntryPoint::to::<Top>(),
         flags: c"admin allow-loading allow-stale",
         access: Access::None,
-        keys: Keys::None,
         arity: -1,
         summary: c"Shows the keys that were denied most since the module was loaded or the list was reset.",
         complexity: c"O(1); at most 128 keys are kept.",
@@ -98,7 +91,6 @@ const COMMANDS: &[(&str, Command)] = &[
     }),
 ];
 
-/// Declares the commands to the server.
 pub fn register_all(ctx: &mut Context) -> Result<(), String> {
     let has_category = add_category(ctx, CATEGORY);
     for row in RULES {
@@ -148,7 +140,6 @@ fn declare(ctx: &Context, command: &Command, syntax: &str, has_category: bool) -
         .map_err(|reason| format!("{}: {reason}", shown(command)))
 }
 
-/// A command's name for messages.
 fn shown(command: &Command) -> String {
     command.name.to_string_lossy().into_owned()
 }

@@ -6,7 +6,7 @@ use super::grammar::{Grammar, Host};
 use super::rule::Rule;
 use crate::config;
 use crate::metrics::Outcomes;
-use crate::server::{Access, Args, Command, EntryPoint, Error, Keys};
+use crate::server::{Access, Args, Command, EntryPoint, Error};
 use crate::state::Sliding;
 
 impl Rule for Sliding {
@@ -20,7 +20,6 @@ impl Rule for Sliding {
         entry: EntryPoint::to::<Self>(),
         flags: c"write deny-oom fast",
         access: Access::ReadAndUpdate,
-        keys: Keys::First,
         arity: -4,
         summary: c"Allows a request if it fits into the limit of requests in the last windowSec seconds.",
         complexity: c"O(W*log(N)+M) with W the windows given, N the requests in the longest of them and M those that have just left it, at most 1000 a call. With COST n, O(n*log(N)) more in a sorted set.",

@@ -10,7 +10,7 @@ use super::rule::{Rule, decide};
 use crate::limit::throttle::{BadRate, Quantity, Rate};
 use crate::limit::{Decision, Limit, Retry, Window, seconds};
 use crate::metrics::Outcomes;
-use crate::server::{Access, Args, Call, Command, Context, EntryPoint, Error, Keys};
+use crate::server::{Access, Args, Call, Command, Context, EntryPoint, Error};
 use crate::state::Throttle;
 
 pub const BAD_BURST: Error = Error::Line(c"ERR max_burst must be an integer from 0 to 9007199254740990");
@@ -102,7 +102,6 @@ const fn command(name: &'static CStr, entry: EntryPoint) -> Command {
         entry,
         flags: c"write deny-oom fast",
         access: Access::ReadAndUpdate,
-        keys: Keys::First,
         arity: -5,
         summary: c"Allows requests at a steady rate of count in period seconds, and max_burst more at once (GCRA).",
         complexity: c"O(1)",

@@ -14,7 +14,6 @@ use super::guard::guard;
 use super::integer::parse_i64;
 use super::string::{Args, Str};
 
-/// What a command does.
 pub trait Handler {
     /// Handles one call. The reply is its last step; an error is returned, and replied by the caller.
     fn handle(ctx: &mut Context, args: Args<'_>) -> Result<(), Error>;
@@ -37,7 +36,6 @@ pub enum Access {
 /// Where the keys of a command are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keys {
-    None,
     /// The first argument is the only one.
     First,
     /// The first argument is their number, and they follow.
@@ -61,9 +59,7 @@ pub struct Command {
     pub entry: EntryPoint,
     /// Flags as RM_CreateCommand takes them.
     pub flags: &'static CStr,
-    /// What it does to its keys.
     pub access: Access,
-    pub keys: Keys,
     /// The number of words, the command's name among them; negative: at least that many.
     pub arity: i32,
     pub summary: &'static CStr,
@@ -108,20 +104,23 @@ impl Argument {
 
 /// The function through which the server calls a command.
 #[derive(Clone, Copy)]
-pub struct EntryPoint(
-    unsafe extern "C" fn(*mut raw::RedisModuleCtx, *mut *mut raw::RedisModuleString, libc::c_int) -> libc::c_int,
-);
+pub struct EntryPoint {
+    function:
+        unsafe extern "C" fn(*mut raw::RedisModuleCtx, *mut *mut raw::RedisModuleString, libc::c_int) -> libc::c_int,
+    /// Where the keys of the command are, if it has any.
+    keys: Keys,
+}
 
 impl EntryPoint {
     /// The entry point of `H`, which catches panics.
     pub const fn to<H: Handler>() -> Self {
-        Self(enter::<H>)
+        Self { function: enter::<H>, keys: Keys::First }
     }
 
     /// The same for a command whose keys are [`Keys::Counted`]. Its flags must contain `getkeys-api`: clusters of Redis 7.0 and
     /// Valkey 8 do not find such keys by the key specification of the command.
     pub const fn counted<H: Handler>() -> Self {
-        Self(enter_counted::<H>)
+        Self { function: enter_counted::<H>, keys: Keys::Counted }
     }
 }
 
@@ -212,11 +211,8 @@ pub fn register(
     unsafe {
         let name = command.name.as_ptr();
         // The position of a single key. Counted keys are described below.
-        let place = match command.keys {
-            Keys::First => 1,
-            Keys::Counted | Keys::None => 0,
-        };
-        let (entry, flags) = (Some(command.entry.0), command.flags.as_ptr());
+        let place = libc::c_int::from(command.access != Access::None && command.entry.keys == Keys::First);
+        let (entry, flags) = (Some(command.entry.function), command.flags.as_ptr());
         if call!(RedisModule_CreateCommand(ctx.as_ptr(), name, entry, flags, place, place, place)) != ok {
             return Err("the server refused the command; another module may have one of that name");
         }
@@ -250,12 +246,11 @@ unsafe fn describe(
     // SAFETY: a plain C struct of integers and pointers, for which all zeros is a value: the one that ends a list.
     let no_key: raw::RedisModuleCommandKeySpec = unsafe { std::mem::zeroed() };
     let mut keys = [no_key, no_key];
-    if let Some(key) = keys.first_mut().filter(|_| command.keys != Keys::None) {
+    if let Some(key) = keys.first_mut().filter(|_| command.access != Access::None) {
         key.flags = command.access as u64;
         key.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
         key.bs.index = raw::RedisModuleCommandKeySpec__bindgen_ty_1__bindgen_ty_1 { pos: 1 };
-        match command.keys {
-            Keys::None => {}
+        match command.entry.keys {
             Keys::First => {
                 key.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
                 key.fk.range =

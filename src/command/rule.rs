@@ -40,9 +40,13 @@ pub trait Rule: Stored {
         false
     }
 
-    /// The reply without options.
+    /// The count in the short reply.
+    fn count(&self, decision: &Decision) -> i64 {
+        decision.status.used
+    }
+
     fn reply_short(&self, decision: &Decision, ctx: &Context) {
-        let (allowed, &Decision { count, ttl, .. }) = (i64::from(decision.allowed()), decision);
+        let (allowed, count, ttl) = (i64::from(decision.allowed()), self.count(decision), decision.ttl);
         match decision.turn {
             None => ctx.reply_integers([allowed, count, ttl]),
             Some(turn) => ctx.reply_integers([allowed, count, ttl, turn.wait]),

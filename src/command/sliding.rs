@@ -5,6 +5,7 @@ use super::grammar::Word::{Cost, Each, Force, Full, Hold, Within};
 use super::grammar::{Grammar, Host};
 use super::rule::Rule;
 use crate::config;
+use crate::limit::Decision;
 use crate::metrics::Outcomes;
 use crate::server::{Access, Args, Command, EntryPoint, Error};
 use crate::state::Sliding;
@@ -39,5 +40,10 @@ impl Rule for Sliding {
         // What is settled is a cost, also without that word.
         let has_cost = options.cost.is_some() || host == Host::Settle;
         Ok(Self { request, storage: config::sliding_storage(has_cost) })
+    }
+
+    /// As in the scripts.
+    fn count(&self, decision: &Decision) -> i64 {
+        decision.used_before(self.request.cost)
     }
 }

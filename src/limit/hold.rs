@@ -18,7 +18,6 @@ pub enum Known {
     Settled { units: Cost },
 }
 
-/// Why a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
     /// Its holder has settled.
@@ -49,7 +48,6 @@ impl Known {
     }
 }
 
-/// What a settlement does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settlement {
     /// The reply: 1 where there is a hold, 2 without one, 3 if the holder has settled for as much before, 0 if for something else.
@@ -76,7 +74,6 @@ impl Charge {
         }
     }
 
-    /// How many units it is about.
     pub fn units(self) -> Cost {
         match self {
             Self::Count(units) | Self::GiveBack(units, _) => units,

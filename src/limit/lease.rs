@@ -9,7 +9,6 @@
 
 use super::{Decision, Detail, Limit, Retry, Status, Time, Waits, Window};
 
-/// When a lease ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum End {
     At(Time),
@@ -27,7 +26,6 @@ pub trait Leases {
     /// The end of the lease after which `rank` others end. `None` if `rank` is out of range.
     fn end_of(&self, rank: i64) -> Option<End>;
 
-    /// The number of leases that end later than this.
     fn ending_after(&self, end: End) -> i64;
 }
 
@@ -65,7 +63,7 @@ pub fn decide(
         _ => Waits { next: until(fewer), reset: until(0) },
     });
     let status = Status { limit: limit.requests(), used, window: lease.millis(), retry, waits };
-    Decision { status, count: used, ttl: lease.seconds(), each: Vec::new(), counted, turn: None }
+    Decision { status, ttl: lease.seconds(), each: Box::default(), counted, turn: None }
 }
 
 /// As [`Leases::end_of`] once the holder's lease, which ends at `own` now, ends at `new`.
@@ -154,7 +152,7 @@ mod tests {
                 let decision = decide(&asked, limited, window, Detail::Full, true, Time::from_millis(now));
 
                 let allowed = naive.request(holder, limit, lease, now);
-                prop_assert_eq!((decision.allowed(), decision.count), (allowed, naive.held(now)));
+                prop_assert_eq!((decision.allowed(), decision.status.used), (allowed, naive.held(now)));
                 prop_assert_eq!(decision.counted, allowed);
                 let latest = naive.ends.values().max().copied().unwrap_or(now);
                 let free = |after: i64| (limit - naive.held(now + after)).max(0);
@@ -177,7 +175,7 @@ mod tests {
     #[test]
     fn a_peek_takes_no_lease() {
         let decision = decided(&Asked { ends: vec![], own: None }, 1, false);
-        assert_eq!((decision.allowed(), decision.count, decision.counted), (true, 0, false));
+        assert_eq!((decision.allowed(), decision.status.used, decision.counted), (true, 0, false));
     }
 
     #[test]

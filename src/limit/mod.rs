@@ -25,13 +25,10 @@ pub use units::{Cost, Limit, Micros, Quota, Quotas, Refusal, Request, Time, Turn
 pub struct Decision {
     /// The state of the quota that binds.
     pub status: Status,
-    /// The count in the short reply. Each rule defines what it counts.
-    pub count: i64,
     /// The seconds in the short reply. Each rule defines what they mean.
     pub ttl: i64,
     /// The state of each quota; empty below [`Detail::Each`].
-    pub each: Vec<Status>,
-    /// Whether the request is counted.
+    pub each: Box<[Status]>,
     pub counted: bool,
     /// When it is, if it may wait for its turn: now if it is denied.
     pub turn: Option<Turn>,
@@ -40,6 +37,11 @@ pub struct Decision {
 impl Decision {
     pub const fn allowed(&self) -> bool {
         self.status.allowed()
+    }
+
+    /// Units that were in use before the request, which is of this cost.
+    pub fn used_before(&self, cost: Cost) -> i64 {
+        self.status.used.saturating_sub(if self.counted { cost.units() } else { 0 })
     }
 
     /// The same decision for a request that is let through although it was denied: it is allowed, and no quota makes it
@@ -59,7 +61,6 @@ pub struct Status {
     pub used: i64,
     /// The length of the window in milliseconds.
     pub window: i64,
-    /// When the same request is allowed.
     pub retry: Retry,
     /// May be `None` below [`Detail::Full`].
     pub waits: Option<Waits>,
@@ -113,7 +114,6 @@ impl Retry {
     }
 }
 
-/// What was taken back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refund {
     pub units: i64,

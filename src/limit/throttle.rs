@@ -28,7 +28,6 @@ fn millis(nanos: i64) -> i64 {
     divided_up(nanos, MILLISECOND)
 }
 
-/// A rate and a burst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
     /// The nanoseconds from one request to the next.
@@ -39,7 +38,6 @@ pub struct Rate {
     tolerance: i64,
 }
 
-/// Why arguments are not a rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BadRate {
     /// More than one request a nanosecond.
@@ -158,7 +156,7 @@ pub fn decide(
         0 => Turn::now(now.time()),
         _ => Turn { at: Time::from_millis(millis(nanos.saturating_add(wait))), wait: millis(wait) },
     });
-    Ok(Decision { status, count: status.used, ttl, each: Vec::new(), counted, turn })
+    Ok(Decision { status, ttl, each: Box::default(), counted, turn })
 }
 
 /// The TAT once a request of `quantity` units is counted.

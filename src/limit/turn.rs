@@ -46,7 +46,6 @@ impl Outlook {
         }
     }
 
-    /// The turn of a request that gets one.
     pub fn turn(&self, now: Time) -> Turn {
         let at = self.room.unwrap_or(now);
         Turn { at, wait: at.since(now) }
@@ -328,7 +327,7 @@ mod tests {
                 };
                 let (at, status) = (turn.at.millis(), decision.status);
                 prop_assert_eq!(status.used, used(at));
-                prop_assert_eq!(decision.count, used(at) - units);
+                prop_assert_eq!(decision.used_before(cost(units)), used(at) - units);
                 if is_thorough(&stamps, at) {
                     let waits = status.waits.unwrap();
                     prop_assert_eq!((at..).find(|&time| used(time) < used(at)), waits.next.map(|next| now + next));

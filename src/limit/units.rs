@@ -33,7 +33,6 @@ impl Time {
         Self::from_millis(self.0 - window.0)
     }
 
-    /// The time this many milliseconds later.
     pub fn plus_millis(self, millis: i64) -> Self {
         Self::from_millis(self.0.saturating_add(millis))
     }
@@ -53,7 +52,6 @@ impl Time {
         self.0.div_euclid(window.0)
     }
 
-    /// The next multiple of the window after this time.
     pub fn next_multiple_of(self, window: Window) -> Self {
         Self::from_millis((self.window_index(window) + 1) * window.0)
     }
@@ -138,7 +136,6 @@ impl Limit {
     }
 }
 
-/// A limit for a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quota {
     pub window: Window,
@@ -213,13 +210,11 @@ impl Quotas {
         self.0[self.len() - 1]
     }
 
-    /// The quota, if it is the only one.
     pub fn single(&self) -> Option<Quota> {
         if let [only] = *self.0 { Some(only) } else { None }
     }
 }
 
-/// Why a quota cannot be added to others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
     NotIncreasing,

@@ -61,7 +61,6 @@ impl Counter {
         self.expiry.map_or(next, |expiry| next.min(expiry.plus_millis(1)))
     }
 
-    /// What its quota says of a request.
     fn verdict(&self, cost: Cost, now: Time) -> Verdict {
         let Self { quota, value: used, .. } = *self;
         let retry = if quota.limit.free(used) >= cost.needed() {
@@ -74,7 +73,6 @@ impl Counter {
         Verdict { quota, used, retry }
     }
 
-    /// The state after a request.
     fn status(&self, retry: Retry, detail: Detail, now: Time) -> Status {
         let Self { quota, value: used, .. } = *self;
         let waits = (detail >= Detail::Full).then(|| match used {
@@ -189,7 +187,7 @@ pub fn decide(
     }
     let after = after(before);
     let status = after.status(retry, detail, now);
-    Ok(Decision { status, count: after.value, ttl: after.ttl(now), each, counted, turn: None })
+    Ok(Decision { status, ttl: after.ttl(now), each: each.into(), counted, turn: None })
 }
 
 #[cfg(test)]

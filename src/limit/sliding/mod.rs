@@ -179,15 +179,13 @@ impl<'a, H: History> Search<'a, H> {
         }
         Ok(Decision {
             status: self.status(binding, detail == Detail::Full)?,
-            count: binding.used,
             ttl: binding.quota.window.seconds(),
-            each,
+            each: each.into(),
             counted: self.added > 0,
             turn: None,
         })
     }
 
-    /// The verdict of the quota that binds.
     fn binding(&mut self, with_waits: bool) -> Result<Verdict, H::Error> {
         self.may_begin = self.log.stamped_after(self.now)? > 0;
         let mut binding = self.verdict(self.request.quotas.first(), with_waits)?;
@@ -200,7 +198,6 @@ impl<'a, H: History> Search<'a, H> {
         Ok(binding)
     }
 
-    /// The verdict of a quota.
     fn verdict(&self, quota: Quota, with_waits: bool) -> Result<Verdict, H::Error> {
         let used = self.used(quota)?;
         let retry = match quota.limit.free(used) >= self.request.cost.needed() {
@@ -245,7 +242,6 @@ impl<'a, H: History> Search<'a, H> {
         quota.limit.free(self.request.cost.needed())
     }
 
-    /// The state of a quota after the request.
     fn status(&self, Verdict { quota, used, retry }: Verdict, with_waits: bool) -> Result<Status, H::Error> {
         let used = used.saturating_add(self.added);
         let waits = if with_waits { Some(self.waits(quota, used)?) } else { None };
@@ -304,7 +300,6 @@ impl<'a, H: History> Search<'a, H> {
         }
     }
 
-    /// Takes this many look-ups, if as many are left.
     fn take_lookups(&self, number: usize) -> bool {
         let left = self.lookups.get().checked_sub(number);
         left.inspect(|&left| self.lookups.set(left)).is_some()

@@ -45,7 +45,6 @@ pub fn wants_gcra() -> bool {
     GCRA.get() == 1
 }
 
-/// Whether limits are enforced.
 pub fn enforces() -> bool {
     ENFORCE.get() == 0
 }

@@ -27,7 +27,6 @@ const TOO_MANY_WINDOWS: Error = Error::Line(c"ERR windowSec can be given for at 
 
 const MOST_HOLDER_BYTES: usize = 256;
 
-/// The options of a call.
 #[derive(Default)]
 pub struct Options {
     pub cost: Option<Cost>,
@@ -158,43 +157,38 @@ fn quotas(words: &mut Args<'_>) -> Result<Quotas, Error> {
     Ok(quotas)
 }
 
-/// `leaseSec`
 pub fn lease(word: Str<'_>) -> Result<Window, Error> {
     parse_window(word.as_bytes()).ok_or(BAD_LEASE)
 }
 
-/// Whether a word is this one, in any case.
 pub fn is(word: Str<'_>, name: &str) -> bool {
     word.as_bytes().eq_ignore_ascii_case(name.as_bytes())
 }
 
-/// An integer in a range.
 pub fn within(word: Str<'_>, least: i64, most: i64) -> Option<i64> {
     parse_i64(word.as_bytes()).filter(|value| (least..=most).contains(value))
 }
 
-/// `[windowSec ...] [HOLD]`: the windows that have a length, the ends of the others, and whether the last word is HOLD.
-pub fn windows(mut words: Args<'_>) -> Result<(Vec<Window>, Vec<Time>, bool), Error> {
-    let (mut windows, mut ends): (Vec<Window>, Vec<Time>) = (Vec::new(), Vec::new());
+/// A window, and its end if that is given.
+type Ending = (Window, Option<Time>);
+
+/// `[windowSec ...] [HOLD]`: the windows, and whether the last word is HOLD.
+pub fn windows(mut words: Args<'_>) -> Result<(Vec<Ending>, bool), Error> {
+    let mut windows = Vec::new();
     while let Some(word) = words.next() {
         if words.is_empty() && is(word, "HOLD") {
-            return Ok((windows, ends, true));
+            return Ok((windows, true));
         }
-        let is_increasing = if is_end(word) {
-            ends.push(end(word)?);
-            ends.is_sorted_by(|earlier, later| earlier < later)
-        } else {
-            windows.push(window(word)?);
-            windows.is_sorted_by(|shorter, longer| shorter < longer) && ends.is_empty()
-        };
-        if !is_increasing {
+        let next = if is_end(word) { (Window::LONGEST, Some(end(word)?)) } else { (window(word)?, None) };
+        if windows.last().is_some_and(|last| next <= *last) {
             return Err(NOT_INCREASING);
         }
-        if windows.len().saturating_add(ends.len()) > Quotas::MOST {
+        if windows.len() == Quotas::MOST {
             return Err(TOO_MANY_WINDOWS);
         }
+        windows.push(next);
     }
-    Ok((windows, ends, false))
+    Ok((windows, false))
 }
 
 /// Whether a word is meant as a number, in or out of range. All other words are meant as options.
@@ -221,12 +215,10 @@ fn end(word: Str<'_>) -> Result<Time, Error> {
     millis.filter(|millis| (0..=Limit::MAX).contains(millis)).map(Time::from_millis).ok_or(BAD_END)
 }
 
-/// `limit`
 pub fn limit(word: Str<'_>) -> Result<Limit, Error> {
     parse_i64(word.as_bytes()).and_then(Limit::new).ok_or(BAD_LIMIT)
 }
 
-/// `windowSec`
 fn window(word: Str<'_>) -> Result<Window, Error> {
     parse_window(word.as_bytes()).ok_or(BAD_WINDOW)
 }

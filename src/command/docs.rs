@@ -10,7 +10,6 @@ use super::grammar::Host;
 use super::rules::{RULES, Row};
 use crate::server::{ArgKind, Argument};
 
-/// The arguments of a syntax line.
 pub fn arguments(syntax: &str) -> Vec<Argument> {
     let mut arguments: Vec<Argument> = Vec::new();
     let mut rest = syntax;

@@ -42,7 +42,6 @@ impl Word {
         }
     }
 
-    /// Whether it is about the reply.
     fn is_of_reply(self) -> bool {
         matches!(self, Self::Full | Self::Each)
     }
@@ -60,7 +59,6 @@ pub struct Grammar {
 }
 
 impl Grammar {
-    /// Whether a word is its name, in any case.
     pub fn is_named(self, word: Str<'_>) -> bool {
         word.as_bytes().eq_ignore_ascii_case(self.name.as_bytes())
     }

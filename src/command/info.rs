@@ -8,7 +8,6 @@ use crate::config;
 use crate::metrics::{self, Total};
 use crate::server::{errors, panics};
 
-/// Every counter with its name.
 fn totals() -> impl Iterator<Item = (String, &'static Total)> {
     let of_rules = RULES.iter().map(|rule| (rule.grammar.name, (rule.outcomes)()));
     let decisions = of_rules.chain([("ALL", &metrics::ALL), ("PEEK", &metrics::PEEK)]).flat_map(|(name, outcomes)| {

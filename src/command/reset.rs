@@ -10,14 +10,10 @@ pub struct Reset;
 
 impl KeyHandler for Reset {
     fn run(ctx: &mut Context, call: Call<'_>, words: Args<'_>) -> Result<(), Error> {
-        let (windows, ends, held) = args::windows(words)?;
+        let (windows, held) = args::windows(words)?;
         let now = now();
-        let of_windows = windows.iter().flat_map(|&window| Fixed::suffixes(window, now));
-        let plan = state::reset(
-            ctx,
-            call,
-            of_windows.chain(ends.into_iter().map(Suffix::End)).chain(held.then_some(Suffix::Held)),
-        )?;
+        let counters = windows.into_iter().flat_map(|(window, end)| Fixed::suffixes(window, end, now));
+        let plan = state::reset(ctx, call, counters.chain(held.then_some(Suffix::Held)))?;
         let removed = plan.keys();
         plan.apply().publish(ctx, call.key);
         metrics::RESET.add(removed as u64);

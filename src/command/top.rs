@@ -12,7 +12,6 @@ const OFF: Error = Error::Line(c"ERR denied keys are not counted: rl.top is no")
 
 const _: () = assert!(COUNTERS == 128, "BAD_COUNT says how many there are");
 
-/// How many keys are shown without COUNT.
 const DEFAULT_COUNT: usize = 10;
 
 pub struct Top;

@@ -15,10 +15,8 @@ use super::context::Context;
 use super::guard::fail_point;
 use super::string::Str;
 
-/// How a key is open.
 pub trait Mode: sealed::Mode {}
 
-/// For reading only.
 pub enum ReadOnly {}
 
 /// For reading and writing. A write creates a key that does not exist. (The server fires `new` while it creates a key. Listeners of
@@ -61,7 +59,6 @@ pub struct Key<'a, M: Mode> {
     mode: PhantomData<M>,
 }
 
-/// What lies at a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Empty,

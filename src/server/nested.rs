@@ -35,12 +35,10 @@ impl Reply {
             .then(|| unsafe { call!(RedisModule_CallReplyInteger(self.0.as_ptr())) })
     }
 
-    /// Whether an element of an array is an array.
     pub(super) fn has_array_at(&self, index: usize) -> bool {
         self.element(index).is_some_and(|element| kind(element) == raw::REDISMODULE_REPLY_ARRAY)
     }
 
-    /// An element of an array that is a string.
     pub(super) fn text_at(&self, index: usize) -> Option<&str> {
         let (element, mut length) = (self.element(index)?, 0);
         // SAFETY: the element and its bytes live as long as the reply. Null for what is not a string.

@@ -12,7 +12,6 @@ use super::guard::fail_point;
 use super::key::{Key, Kind, Mode, Writable, expect_ok};
 use super::string::{OwnedStr, Str};
 
-/// A range of scores.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ScoreRange {
     min: f64,
@@ -44,7 +43,6 @@ impl ScoreRange {
     }
 }
 
-/// An end of a range.
 #[derive(Debug, Clone, Copy)]
 enum Side {
     First,
@@ -88,7 +86,6 @@ impl<M: Mode> Key<'_, M> {
         (0..rank).all(|_| cursor.step()).then(|| cursor.score())
     }
 
-    /// Whether any member of a sorted set has a score in the range.
     pub fn any_in(&self, range: ScoreRange) -> bool {
         self.seek(range, Side::First).is_some()
     }
@@ -98,12 +95,10 @@ impl<M: Mode> Key<'_, M> {
         self.seek(range, Side::First).is_some_and(|cursor| (0..number).all(|_| cursor.step()))
     }
 
-    /// The lowest score in the range that a member has.
     pub fn first_score_in(&self, range: ScoreRange) -> Option<f64> {
         self.seek(range, Side::First).map(|cursor| cursor.score())
     }
 
-    /// The highest score in the range that a member has.
     pub fn last_score_in(&self, range: ScoreRange) -> Option<f64> {
         self.seek(range, Side::Last).map(|cursor| cursor.score())
     }

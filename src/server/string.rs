@@ -30,7 +30,6 @@ impl<'a> Args<'a> {
         self.0.is_empty()
     }
 
-    /// The next word, which is not consumed.
     pub fn peek(&self) -> Option<Str<'a>> {
         self.0.first().copied()
     }
@@ -120,12 +119,10 @@ impl OwnedStr {
         }
     }
 
-    /// The decimal form of an integer.
     pub fn integer(value: i64) -> Self {
         Self::new(itoa::Buffer::new().format(value).as_bytes())
     }
 
-    /// The pieces, joined.
     pub fn concat<const N: usize>(pieces: [&[u8]; N]) -> Self {
         // Most names are short. They are put together on the stack.
         let mut short = [0; 128];

@@ -122,9 +122,10 @@ impl Fixed {
         Suffix::of(quota, self.anchored, now)
     }
 
-    /// The suffixes of the counters that a rule of fixed windows may have for a window now.
-    pub fn suffixes(window: Window, now: Micros) -> [Suffix; 2] {
-        [false, true].map(|anchored| Suffix::of_window(window, anchored, now.time()))
+    /// The suffixes of the counters that a rule of fixed windows may have now for a window, which may have a given end.
+    pub fn suffixes(window: Window, end: Option<Time>, now: Micros) -> impl Iterator<Item = Suffix> {
+        let of_length = [false, true].map(|anchored| Suffix::of_window(window, anchored, now.time()));
+        of_length.into_iter().filter(move |_| end.is_none()).chain(end.map(Suffix::End))
     }
 }
 

@@ -20,7 +20,6 @@ static ZERO: StaticStr = StaticStr::new("0");
 static LOWEST: StaticStr = StaticStr::new("-inf");
 static PXAT: StaticStr = StaticStr::new("PXAT");
 
-/// A change of one key.
 pub enum Change {
     /// `ZREMRANGEBYSCORE`, `ZREMRANGEBYRANK` or `UNLINK`: members of a sorted set that no longer count are removed.
     Prune(Rc<Stale>),
@@ -92,7 +91,6 @@ impl Change {
 /// The changes of a key, in their order. Most calls make one or two, which need no allocation.
 pub type Changes = SmallVec<[Change; 2]>;
 
-/// An open key.
 pub struct OpenKey<'a, M: Mode> {
     pub key: Key<'a, M>,
     /// The key's name, if it is not the key of the call.
@@ -103,12 +101,10 @@ pub struct OpenKey<'a, M: Mode> {
 pub struct Plan<'a, M: Mode>(SmallVec<[(OpenKey<'a, M>, Changes); 1]>);
 
 impl<'a, M: Mode> Plan<'a, M> {
-    /// Makes room for this number of keys.
     pub fn reserve(&mut self, keys: usize) {
         self.0.reserve(keys);
     }
 
-    /// Adds a key, and what changes there.
     pub fn push(&mut self, (open, changes): (OpenKey<'a, M>, Changes)) {
         self.0.push((open, changes));
     }
@@ -124,7 +120,6 @@ impl<'a, M: Mode> Plan<'a, M> {
 }
 
 impl<M: Mode> Default for Plan<'_, M> {
-    /// Nothing changes.
     fn default() -> Self {
         Self(SmallVec::new())
     }

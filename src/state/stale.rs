@@ -27,7 +27,6 @@ pub struct Bounds {
     pub expired: Time,
     /// The latest that is kept, if there may be a later one, which was written by a clock that was ahead.
     pub latest: Option<Time>,
-    /// Whether scores before the epoch count.
     pub before_epoch: bool,
 }
 
@@ -103,7 +102,6 @@ fn find_stale<M: Mode>(
 }
 
 impl Stale {
-    /// How many are ahead of the clock.
     pub fn ahead(&self) -> i64 {
         match self {
             Self::Everything { ahead } | Self::Nested(Nested { ahead, .. }) => *ahead,

@@ -15,7 +15,6 @@ impl From<BeyondTime> for Error {
     }
 }
 
-/// The rule of a steady rate.
 pub struct Throttle {
     pub rate: Rate,
     /// No units for a check.

@@ -19,7 +19,6 @@ pub enum Edit {
     Remove,
 }
 
-/// Bytes to write at an offset of the string.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Patch {
     pub offset: usize,
@@ -32,7 +31,6 @@ const USUAL_WRITE: usize = 64;
 /// A gap of up to this many bytes before the footer is overwritten, which is cheaper than a second write.
 const NARROW_GAP: usize = 64;
 
-/// An entry that is to be stored.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry {
     pub stamp: i64,

@@ -14,7 +14,6 @@ pub const BLOCK_HEAD: usize = 13;
 const LONGEST_ENTRY: usize = 15;
 /// The fields at the end of a footer: the newest stamp, the check, the length.
 const FOOTER_TAIL: usize = 9;
-/// The most bytes of a log.
 pub const LONGEST_LOG: usize = 16 << 20;
 /// The last offset at which the entries may end. It leaves room for any footer.
 pub const LAST_END: usize = LONGEST_LOG - 64;
@@ -101,7 +100,6 @@ fn put_varint(out: &mut Vec<u8>, mut value: i64) {
     out.push(value as u8);
 }
 
-/// An entry as its bytes have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Encoded {
     /// The milliseconds since the entry before.
@@ -136,7 +134,6 @@ pub fn is_filler(rest: &[u8]) -> bool {
     rest.len() < LONGEST_ENTRY && rest.iter().all(|&byte| byte == FILLER)
 }
 
-/// The stamp that these bytes begin with.
 fn read_stamp(bytes: &[u8]) -> Option<i64> {
     let &[a, b, c, d, e, f] = bytes.first_chunk()?;
     Some(i64::from_le_bytes([a, b, c, d, e, f, 0, 0]))
@@ -165,7 +162,6 @@ pub fn put_block_head(out: &mut Vec<u8>, before: Mark, origin: i64) {
 /// What the header and the footer say.
 #[derive(Debug, Clone, Copy)]
 pub struct Ends {
-    /// The first entry that counts.
     pub head: Head,
     /// The end of the entries.
     pub end: Mark,
@@ -214,7 +210,6 @@ impl Ends {
     }
 }
 
-/// Reads the header and the footer.
 pub fn read(bytes: &[u8]) -> Result<Ends, Flaw> {
     match bytes.strip_prefix(MAGIC).and_then(<[u8]>::first) {
         None => Err(Flaw::NotALog),

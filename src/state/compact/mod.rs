@@ -113,7 +113,6 @@ impl Compact {
         Ok(())
     }
 
-    /// Units in the log.
     pub fn units(&self) -> i64 {
         self.ends.end.units.saturating_sub(self.ends.head.units)
     }
@@ -122,7 +121,6 @@ impl Compact {
         self.units() == 0
     }
 
-    /// Units stamped later than a time.
     pub fn later_than(&self, bytes: &[u8], time: Time) -> Result<i64, Flaw> {
         let time = time.millis();
         if self.is_empty() || time >= self.ends.end.stamp {
@@ -198,7 +196,6 @@ impl Compact {
         Ok(now.max(Time::from_millis(self.block_mark(bytes, first)?.stamp)))
     }
 
-    /// The newest stamp.
     pub fn newest_stamp(&self) -> Time {
         Time::from_millis(self.ends.end.stamp)
     }
@@ -373,7 +370,6 @@ impl Compact {
         Ok(Head { at, stamp, ..head })
     }
 
-    /// The bytes of the live entries.
     fn live_bytes(&self) -> usize {
         self.ends.end.at.saturating_sub(self.ends.head.at)
     }

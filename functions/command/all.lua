@@ -64,10 +64,6 @@ local function plan_together(parts)
     local kind, state = part.kind, part.state
     if kind.plan then
       kind.plan(state)
-      budget.added = budget.added - (state.store.is_compact and 0 or state.added)
-      if budget.added < 0 then
-        fail(COST_TOO_LARGE)
-      end
     end
     local set = state.log or state
     local stale = max(set.expired or set.ended or 0, set.ahead or 0)
@@ -202,10 +198,32 @@ all = function(keys, words, at)
       budget.compaction = 'full'
     end
   end
-  if has_ended then
-    for index = 1, #parts do
-      check_undamaged(parts[index].kind, parts[index].rule, parts[index].state, full, false)
+  -- Where each holder has its hold the call was carried out before. It counts nothing again.
+  local is_known = nil
+  for index = 1, #parts do
+    local part = parts[index]
+    if part.holds then
+      is_known = is_known ~= false and part.holds.own ~= nil
     end
+  end
+  local added = 0 -- To sorted sets.
+  for index = 1, is_known and 0 or #parts do
+    local part = parts[index]
+    local counts = part.kind.plan and not part.state.store.is_compact and not (part.holds and part.holds.own)
+    added = added + (counts and part.rule.cost or 0)
+  end
+  if added > MOST_ADDED then
+    fail(COST_TOO_LARGE)
+  end
+  if has_ended then
+    local own = budget
+    budget = new_budget('full')
+    for index = 1, #parts do
+      local part = parts[index]
+      local counts = not (is_known or part.holds and part.holds.own)
+      check_first(part.kind, part.rule, part.state, full, false, counts)
+    end
+    budget = own
     local ended = {} -- All of it is known before any is given back.
     for index = 1, #parts do
       local part = parts[index]
@@ -217,14 +235,6 @@ all = function(keys, words, at)
       end
     end
     read_all(parts, now, seconds, nanos, declared)
-  end
-  -- Where each holder has its hold the call was carried out before. It counts nothing again.
-  local is_known = nil
-  for index = 1, #parts do
-    local part = parts[index]
-    if part.holds then
-      is_known = is_known ~= false and part.holds.own ~= nil
-    end
   end
   local allowed = true
   for index = 1, #parts do

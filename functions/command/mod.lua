@@ -6,9 +6,13 @@ local MOST_LOOKUPS = 1024
 local MOST_WORK = 1000
 
 -- What a call may still do, in all of its keys, rules and windows: `lookups` into windows for the ends of waits, `work` on holds that
--- have ended, members `added` to sorted sets and `removed` as stale, and one `compaction` of a log: where it is 'due', or where the log
--- is 'full' and takes nothing otherwise.
+-- have ended, stale members that are `removed` from sorted sets, and one `compaction` of a log: where it is 'due', or where the log is
+-- 'full' and takes nothing otherwise.
 local budget = nil
+
+local function new_budget(compaction)
+  return {lookups = MOST_LOOKUPS, work = MOST_WORK, removed = MOST_REMOVED, compaction = compaction}
+end
 
 include 'command/grammar'
 include 'state/mod'
@@ -41,7 +45,7 @@ local make_all = not ONLY and function()
 end
 
 run = function(command, keys, words, at, declared)
-  budget = {lookups = MOST_LOOKUPS, work = MOST_WORK, added = MOST_ADDED, removed = MOST_REMOVED, compaction = 'due'}
+  budget = new_budget('due')
   if command == 'all' then
     return (all or make_all())(keys, words, at)
   end

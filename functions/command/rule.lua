@@ -18,21 +18,17 @@
 -- leave_out(rule, state)             leaves out of a state what a refund by another rule would take back; where there are holds
 -- counters(rule, key, now, declared) the keys that it uses in place of the one in the call
 
--- Refuses a log that is damaged before anything is given back. The state is not used after that.
-local check_undamaged = HELD and function(kind, rule, state, full, each)
-  local lookups = budget.lookups
-  budget.lookups = MOST_LOOKUPS
+-- Refuses what could not be counted, as the keys are, before anything is given back. The state is not used after that, and the budget
+-- is one of its own. `counts`: whether the call is one that counts.
+local check_first = HELD and function(kind, rule, state, full, each, counts)
   kind.complete()
-  local _, line = pcall(function()
-    kind.verdict(rule, state)
-    kind.decide(rule, state, false)
-    if full or each then
-      maps_of(kind, rule, state, each)
-    end
-  end)
-  budget.lookups = lookups
-  if line == LOG_IS_DAMAGED then
-    fail(line)
+  kind.verdict(rule, state)
+  kind.decide(rule, state, counts and (state.allowed or rule.counts))
+  if full or each then
+    maps_of(kind, rule, state, each)
+  end
+  if kind.plan and state.added > 0 then
+    kind.plan(state)
   end
 end
 
@@ -45,7 +41,10 @@ local function decide(kind, words, at, command, key, declared)
   local holds = rule.HOLD and (held or make_held()).open(rule, key, now, declared)
   if holds and #holds.ended > 0 then
     if writes then
-      check_undamaged(kind, rule, state, rule.FULL, rule.EACH)
+      local own = budget
+      budget = new_budget('full')
+      check_first(kind, rule, state, rule.FULL, rule.EACH, not holds.own)
+      budget = own
     end
     local ended = held.find_ended(kind, rule, key, holds, declared)
     if writes then

@@ -11,30 +11,45 @@ local settle = HELD and not DIRECT and function(kind, words, at, key, declared)
   kind.complete()
   local now = clock()
   local holds = (held or make_held()).read(rule, key, now, declared)
-  if #holds.ended > 0 then
-    held.give_back(kind, key, holds, held.find_ended(kind, rule, key, holds, declared), declared)
-    holds = held.read(rule, key, now, declared)
+  local own = holds.own -- Giving back what has ended changes nothing of this.
+  local settled = own and 1 or 2
+  local difference = rule.actual - (own and own.units or 0)
+  if own and own.is_settled then
+    settled, difference = difference == 0 and 3 or 0, 0
   end
 
   local function read()
     return kind.read(rule, key, now, nil, nil, declared, false, true)
   end
 
-  local own = holds.own
-  local settled = own and 1 or 2
-  if own and own.is_settled then
-    settled = own.units == rule.actual and 3 or 0
-  else
-    local difference = rule.actual - (own and own.units or 0)
+  -- Plans what is counted. What is given back is not planned, but done at once.
+  local function charged()
     rule.cost, rule.needed, rule.FORCE = math.abs(difference), max(1, math.abs(difference)), true
     local state = read()
-    if difference > 0 then
+    if difference >= 0 then
       kind.verdict(rule, state)
       kind.decide(rule, state, true, true)
-      if kind.plan then
-        kind.plan(state)
-      end
     end
+    if difference > 0 and kind.plan then
+      kind.plan(state)
+    end
+    return state
+  end
+
+  if #holds.ended > 0 then
+    -- What refuses the settlement does so before anything is given back.
+    local whole = budget
+    budget = new_budget('full')
+    local state = charged()
+    if difference < 0 and kind.plan then
+      state.store.refund(state.log, rule.cost, own.at, 'full')
+    end
+    budget = whole
+    held.give_back(kind, key, holds, held.find_ended(kind, rule, key, holds, declared), declared)
+    holds = held.read(rule, key, now, declared)
+  end
+  local state = charged()
+  if not (own and own.is_settled) then
     if not own then
       held.check_room(holds)
     end
@@ -48,10 +63,12 @@ local settle = HELD and not DIRECT and function(kind, words, at, key, declared)
     held.settle(rule, holds, rule.actual)
   end
   -- What is left in the first window, and its seconds.
-  rule.cost, rule.needed = 0, 1
-  local state = read()
-  kind.verdict(rule, state)
-  kind.decide(rule, state, false, true)
+  if difference ~= 0 then
+    rule.cost, rule.needed = 0, 1
+    state = read()
+    kind.verdict(rule, state)
+    kind.decide(rule, state, false, true)
+  end
   state.binding = state.quotas[1]
   local reply = kind.reply(rule, state)
   reply[1] = settled

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::args::{self, Options, is};
 use super::grammar::Host;
 use super::reply;
-use super::rule::{check_undamaged, decide_held, denied, enforced, now};
+use super::rule::{check_first, decide_held, denied, enforced, now};
 use super::rules::{AnyRule, AnyState, is_rule};
 use crate::config;
 use crate::limit::sliding::Search;
@@ -19,10 +19,10 @@ use crate::limit::{Decision, Detail, Micros, Retry, Status, Time, Turn};
 use crate::metrics::ALL;
 use crate::server::{Args, Call, Context, Error, Handler, Keys, Writable};
 use crate::state::{
-    Applied, Budget, CounterSet, Hold, HoldSet, Log, Plan, State, Stored, Suffix, counted_key, find_ended, give_back,
+    Applied, Budget, CounterSet, Hold, HoldSet, Log, Plan, State, Stored, Suffix, check_added, counted_key, find_ended,
+    give_back,
 };
 
-/// The most keys of one call.
 const MOST_KEYS: i64 = 64;
 
 const BAD_NUMBER: Error = Error::Line(c"ERR numkeys must be an integer from 1 to 64");
@@ -67,6 +67,11 @@ impl<'a> Found<'a> {
         Ok(())
     }
 
+    fn added(&self) -> Option<i64> {
+        let counts = !self.holds.as_deref().is_some_and(HoldSet::is_known);
+        self.state.log().filter(|_| counts).map(Log::added)
+    }
+
     fn decide(&self, detail: Detail, may_count: bool, budget: &Budget) -> Result<Decision, Error> {
         decide_held(&self.state, self.holds.as_deref(), detail, may_count, budget)
     }
@@ -80,19 +85,25 @@ impl Handler for All {
         let (now, budget) = (now(), Budget::new());
         check_apart(&parts, now)?;
 
-        let mut found = read(ctx, &parts, now)?;
-        if found.iter().any(|found| found.state.is_nearly_full()) {
+        let mut found = read(ctx, &parts, now, false)?;
+        if found.iter().filter_map(|found| found.state.log()).any(Log::is_nearly_full) {
             budget.compact_if_full();
         }
-        if found.iter().filter_map(|found| found.holds.as_ref()).any(|holds| holds.has_ended()) {
-            found.iter().try_for_each(|found| check_undamaged(&found.state, detail))?;
+        // Where each holder has its hold the call was carried out before. It counts nothing again.
+        let mut holds = found.iter().filter_map(|found| found.holds.as_deref()).peekable();
+        let is_known = holds.peek().is_some() && holds.all(HoldSet::is_known);
+        if !is_known {
+            check_added(found.iter().filter_map(Found::added).sum())?;
+        }
+        if found.iter().filter_map(|found| found.holds.as_deref()).any(HoldSet::has_ended) {
+            let first = Budget::of_peek();
+            found.iter().try_for_each(|Found { state, holds }| {
+                check_first(state, holds.as_deref(), detail, !is_known, &first)
+            })?;
             drop(found);
             give_back_ended(ctx, &parts, now, &budget)?;
-            found = read(ctx, &parts, now)?;
+            found = read(ctx, &parts, now, true)?;
         }
-        // Where each holder has its hold the call was carried out before. It counts nothing again.
-        let mut holds = found.iter().filter_map(|found| found.holds.as_ref()).peekable();
-        let is_known = holds.peek().is_some() && holds.all(|holds| holds.is_known());
         // Whether each has room, and then, with waits, what that means for each.
         let verdicts = try_map(&found, |found| found.decide(Detail::Allowed, false, &budget))?;
         let denies = |(decision, part): (&Decision, &Part<'_>)| !decision.allowed() && !part.rule.forces() && !is_known;
@@ -164,7 +175,7 @@ struct Waited {
 fn wait(found: &[Found<'_>], within: i64, detail: Detail, budget: &Budget, now: Time) -> Result<Waited, Error> {
     let search = |found| AnyState::log(found).map(|log| log.search(budget).waiting());
     let searches: List<Search<'_, Log<'_, Writable>>> = found.iter().filter_map(|found| search(&found.state)).collect();
-    let own = try_map(&searches, |search| Ok(search.outlook()?))?;
+    let own = try_map(&searches, |search| search.outlook())?;
     // Checks alone wait for nothing.
     let within = if searches.iter().any(|search| search.counts()) { within } else { 0 };
     let joint = Outlook::together(&own, now, |from| {
@@ -178,7 +189,7 @@ fn wait(found: &[Found<'_>], within: i64, detail: Detail, budget: &Budget, now: 
     let retry = joint.retry(within, now);
     if retry == Retry::Now {
         let turn = joint.turn(now);
-        let decisions = try_map(&searches, |search| Ok(search.take(turn, detail, true)?))?;
+        let decisions = try_map(&searches, |search| search.take(turn, detail, true))?;
         return Ok(Waited { denies: searches.iter().map(|_| false).collect(), decisions, turn, retry });
     }
     // Where each would have a turn by itself, the last of them has none.
@@ -199,12 +210,12 @@ fn wait(found: &[Found<'_>], within: i64, detail: Detail, budget: &Budget, now: 
     Ok(Waited { decisions, denies, turn: Turn::now(now), retry })
 }
 
-/// Reads the keys of all rules.
-fn read<'a>(ctx: &'a Context, parts: &'a [Part<'_>], now: Micros) -> Result<List<Found<'a>>, Error> {
+/// `again`: see [`HoldSet::read`].
+fn read<'a>(ctx: &'a Context, parts: &'a [Part<'_>], now: Micros, again: bool) -> Result<List<Found<'a>>, Error> {
     try_map(parts, |Part { call, rule, hold }| {
         let state = rule.read(ctx, *call, now)?;
         let holds = match hold {
-            Some(hold) => Some(Box::new(HoldSet::of_request(ctx, *call, hold, rule, now)?)),
+            Some(hold) => Some(Box::new(HoldSet::of_request(ctx, *call, hold, rule, now, again)?)),
             None => None,
         };
         Ok(Found { state, holds })

@@ -20,12 +20,12 @@ impl KeyHandler for Peek {
         let mut state = rule.read::<ReadOnly>(ctx, call, now)?;
         let mut holds = None;
         if let Some(hold) = &options.hold {
-            let holds = holds.insert(HoldSet::of_request(ctx, call, hold, &rule, now)?);
+            let holds = holds.insert(HoldSet::of_request(ctx, call, hold, &rule, now, false)?);
             leave_out_ended(&rule, &mut state, holds, ctx, call, &budget)?;
         }
         let decision = decide_held(&state, holds.as_ref(), detail, true, &budget)?;
         if decision.counted {
-            state.check_room(&decision)?;
+            state.check_room(&decision, &budget)?;
             holds.as_ref().map_or(Ok(()), HoldSet::check_room)?;
         }
 

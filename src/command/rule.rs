@@ -13,20 +13,17 @@ use crate::config;
 use crate::limit::{Decision, Detail, Micros};
 use crate::metrics::{Outcomes, PEEK, TOP};
 use crate::server::{Args, Call, Command, Context, Error, EventClass, Mode, Str, Writable, unix_micros};
-use crate::state::{Budget, DAMAGED, Hold, HoldSet, Plan, State, Stored, find_ended, give_back};
+use crate::state::{Budget, Hold, HoldSet, Plan, State, Stored, find_ended, give_back};
 
 /// A rule: its words, its state, its decision, and whatever else the commands need to know of it. [`super::rules`] lists them.
 pub trait Rule: Stored {
-    /// Its words.
     const GRAMMAR: Grammar;
 
-    /// The command that decides by it.
     const COMMAND: Command;
 
     /// Whether a server that already has a command of that name keeps its own. Otherwise the module does not load there.
     const SERVER_MAY_HAVE_IT: bool = false;
 
-    /// Whether RL.REFUND takes it.
     const REFUNDABLE: bool = true;
 
     /// Reads its words, and the options after them.
@@ -63,7 +60,6 @@ impl<R: Rule> KeyHandler for R {
     }
 }
 
-/// Decides by a rule about a key, and replies.
 pub fn decide<R: Rule>(
     ctx: &mut Context,
     call: Call<'_>,
@@ -88,7 +84,6 @@ pub fn decide<R: Rule>(
     Ok(())
 }
 
-/// Counts a decision for INFO, announces a denial, and replies.
 fn conclude<R: Rule>(ctx: &mut Context, call: Call<'_>, rule: &R, decision: &Decision, detail: Detail, now: Micros) {
     if rule.is_check() {
         PEEK.count(decision.allowed());
@@ -113,14 +108,14 @@ fn count_held<R: Rule>(
 ) -> Result<Decision, Error> {
     let budget = Budget::new();
     let mut state = rule.read::<Writable>(ctx, call, now)?;
-    let mut holds = HoldSet::of_request(ctx, call, hold, rule, now)?;
+    let mut holds = HoldSet::of_request(ctx, call, hold, rule, now, false)?;
     if holds.has_ended() {
-        check_undamaged(&state, detail)?;
+        check_first(&state, Some(&holds), detail, true, &Budget::of_peek())?;
         drop((state, holds));
         let ended = find_ended(rule, hold, ctx, call, now, &budget)?;
         give_back(rule, ended, ctx, call, now, &budget)?;
         state = rule.read(ctx, call, now)?;
-        holds = HoldSet::of_request(ctx, call, hold, rule, now)?;
+        holds = HoldSet::of_request(ctx, call, hold, rule, now, true)?;
     }
     let decision = decide_held(&state, Some(&holds), detail, true, &budget)?;
     let mut plan = Plan::default();
@@ -146,15 +141,18 @@ pub fn decide_held<'a, M: Mode>(
     }
 }
 
-/// Refuses a log that is damaged before anything is given back.
-pub fn check_undamaged<'a, M: Mode>(state: &impl State<'a, M>, detail: Detail) -> Result<(), Error> {
-    match state.decide(detail, false, &Budget::new()) {
-        Err(error) if error == DAMAGED => Err(error),
-        _ => Ok(()),
-    }
+/// Refuses what could not be counted, as the keys are, before anything is given back.
+pub fn check_first<'a, M: Mode>(
+    state: &impl State<'a, M>,
+    holds: Option<&HoldSet<'_, M>>,
+    detail: Detail,
+    may_count: bool,
+    budget: &Budget,
+) -> Result<(), Error> {
+    let decision = decide_held(state, holds, detail, may_count, budget)?;
+    if decision.counted { state.check_room(&decision, budget) } else { Ok(()) }
 }
 
-/// Counts and announces a denied request.
 pub fn denied(ctx: &mut Context, key: Str<'_>) {
     if config::counts_denied_keys() {
         TOP.count(key.as_bytes());

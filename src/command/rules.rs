@@ -7,12 +7,11 @@ use super::grammar::{Grammar, Host, Word, kept};
 use super::rule::Rule;
 use crate::limit::{Cost, Decision, Detail, Micros, Refund, Request, Time};
 use crate::metrics::Outcomes;
-use crate::server::{Args, Call, Command, Context, Error, Mode, ReadOnly, Str};
+use crate::server::{Args, Call, Command, Context, Error, Mode, Str};
 use crate::state::{Budget, Fixed, Lease, Log, Plan, Sliding, State, Stored, Suffixes, Throttle};
 
 macro_rules! rules {
     ($($rule:ident),+ $(,)?) => {
-        /// One of the rules.
         pub enum AnyRule {
             $($rule($rule)),+
         }
@@ -68,7 +67,6 @@ impl AnyRule {
         each!(self, rule => grammar_of(rule))
     }
 
-    /// See [`Rule::reply_short`].
     pub fn reply_short(&self, decision: &Decision, ctx: &Context) {
         each!(self, rule => rule.reply_short(decision, ctx));
     }
@@ -105,14 +103,6 @@ impl Stored for AnyRule {
     fn givable(&self, units: Cost, ctx: &Context, call: Call<'_>) -> (Cost, i64) {
         each!(self, rule => rule.givable(units, ctx, call))
     }
-
-    fn leave_out(&self, state: &mut AnyState<'_, ReadOnly>, at: Time) -> Result<(), Error> {
-        match (self, state) {
-            (Self::Sliding(rule), AnyState::Sliding(log)) => rule.leave_out(log, at),
-            (Self::Fixed(rule), AnyState::Fixed(counters)) => rule.leave_out(counters, at),
-            _ => Ok(()),
-        }
-    }
 }
 
 impl<'a, M: Mode> State<'a, M> for AnyState<'a, M> {
@@ -124,12 +114,12 @@ impl<'a, M: Mode> State<'a, M> for AnyState<'a, M> {
         each!(self, state => state.plan(decision, budget, plan))
     }
 
-    fn check_room(&self, decision: &Decision) -> Result<(), Error> {
-        each!(self, state => state.check_room(decision))
+    fn check_room(&self, decision: &Decision, budget: &Budget) -> Result<(), Error> {
+        each!(self, state => state.check_room(decision, budget))
     }
 
-    fn is_nearly_full(&self) -> bool {
-        each!(self, state => state.is_nearly_full())
+    fn leave_out(&mut self, request: &Request, at: Time) -> Result<(), Error> {
+        each!(self, state => state.leave_out(request, at))
     }
 
     fn set_missing_expiry(self, plan: &mut Plan<'a, M>) {
@@ -148,7 +138,6 @@ impl<'a, M: Mode> AnyState<'a, M> {
     }
 }
 
-/// A row of the list.
 #[derive(Clone, Copy)]
 pub struct Row {
     pub grammar: Grammar,
@@ -171,7 +160,6 @@ impl Row {
         }
     }
 
-    /// Whether a command takes it.
     pub const fn is_taken(&self, host: Host) -> bool {
         match host {
             Host::Refund => self.refundable,
@@ -181,7 +169,6 @@ impl Row {
     }
 }
 
-/// Whether a word is the name of a rule.
 pub fn is_rule(word: Str<'_>) -> bool {
     RULES.iter().any(|row| row.grammar.is_named(word))
 }

@@ -2,13 +2,8 @@
 
 use std::cell::Cell;
 
-use super::TOO_MANY_MEMBERS;
 use super::compact::Compaction;
 use super::stale::MOST_REMOVED;
-use crate::server::Error;
-
-/// A unit is a member of a sorted set. One call adds at most this many, so that it does not stall the server.
-pub const MOST_ADDED: i64 = 1000;
 
 /// What one call does at most for holds that have ended. The next calls do the rest.
 pub const MOST_WORK: i64 = 1000;
@@ -20,7 +15,6 @@ const MOST_LOOKUPS: usize = 1024;
 pub struct Budget {
     /// See [`crate::limit::sliding`].
     pub lookups: Cell<usize>,
-    added: Cell<i64>,
     removed: Cell<i64>,
     work: Cell<i64>,
     compaction: Cell<Compaction>,
@@ -30,7 +24,6 @@ impl Budget {
     pub const fn new() -> Self {
         Self {
             lookups: Cell::new(MOST_LOOKUPS),
-            added: Cell::new(MOST_ADDED),
             removed: Cell::new(MOST_REMOVED),
             work: Cell::new(MOST_WORK),
             compaction: Cell::new(Compaction::IfDue),
@@ -44,14 +37,13 @@ impl Budget {
         budget
     }
 
-    /// Takes members that are added to sorted sets.
-    pub fn add(&self, members: i64) -> Result<(), Error> {
-        if take(&self.added, members) { Ok(()) } else { Err(TOO_MANY_MEMBERS) }
-    }
-
     /// Takes stale members that are removed, if they are not too many: then later calls remove them.
     pub fn remove(&self, members: i64) -> bool {
-        take(&self.removed, members)
+        let left = self.removed.get().saturating_sub(members);
+        if left >= 0 {
+            self.removed.set(left);
+        }
+        left >= 0
     }
 
     /// Takes work on a hold that has ended, if enough is left. The first of a call is always done, and so is what `must` be.
@@ -77,13 +69,4 @@ impl Budget {
     pub fn compact_if_full(&self) {
         self.compaction.set(self.compaction.get().min(Compaction::IfFull));
     }
-}
-
-/// Takes a part of what is left, if there is as much.
-fn take(left: &Cell<i64>, part: i64) -> bool {
-    let rest = left.get().saturating_sub(part);
-    if rest >= 0 {
-        left.set(rest);
-    }
-    rest >= 0
 }

@@ -7,7 +7,7 @@ use super::plan::{Change, Changes, OpenKey};
 use super::{Budget, Plan, State, Stored, read_integer};
 use crate::limit::fixed::{self, Counter, Overflow};
 use crate::limit::{Cost, Decision, Detail, Micros, Quota, Refund, Request, Time, Window};
-use crate::server::{Call, Context, Error, Key, Kind, Mode, ReadOnly};
+use crate::server::{Call, Context, Error, Key, Kind, Mode};
 
 const ENDED: Error = Error::Line(c"ERR the window has ended");
 const TOO_FAR_AHEAD: Error = Error::Line(c"ERR @ms must be at most 2147483647 seconds ahead");
@@ -74,11 +74,6 @@ impl Stored for Fixed {
     fn charging(&self, request: Request) -> Option<Self> {
         Some(Self { request, anchored: self.anchored, skips_ended: true })
     }
-
-    fn leave_out(&self, state: &mut Counters<'_, ReadOnly>, at: Time) -> Result<(), Error> {
-        state.leave_out(self, at);
-        Ok(())
-    }
 }
 
 impl Fixed {
@@ -134,20 +129,6 @@ impl<'a, M: Mode> Counters<'a, M> {
         self.others.iter().map(|found| found.counter)
     }
 
-    /// Leaves out what another rule, which has some of the quotas, would take back.
-    fn leave_out(&mut self, rule: &Fixed, at: Time) {
-        let mut shorter = 0;
-        for Found { counter, open, .. } in iter::once(&mut self.first).chain(&mut self.others) {
-            if open.is_none() {
-                counter.value = shorter;
-            } else if rule.request.quotas.iter().any(|quota| quota == counter.quota) {
-                let units = counter.refundable(rule.request.cost, Some(at), self.now);
-                counter.value = counter.value.saturating_sub(units);
-            }
-            shorter = counter.value;
-        }
-    }
-
     /// Adds what changes at each counter that has a key.
     fn add_each(mut self, plan: &mut Plan<'a, M>, changes: impl Fn(&Found<'a, M>) -> Changes) {
         plan.reserve(self.others.len().saturating_add(1));
@@ -169,6 +150,20 @@ impl<'a, M: Mode> State<'a, M> for Counters<'a, M> {
         match decision.counted {
             true => self.add_each(plan, |found| found.count(cost, now)),
             false => self.set_missing_expiry(plan),
+        }
+        Ok(())
+    }
+
+    fn leave_out(&mut self, request: &Request, at: Time) -> Result<(), Error> {
+        let mut shorter = 0;
+        for Found { counter, open, .. } in iter::once(&mut self.first).chain(&mut self.others) {
+            if open.is_none() {
+                counter.value = shorter;
+            } else if request.quotas.iter().any(|quota| quota == counter.quota) {
+                let units = counter.refundable(request.cost, Some(at), self.now);
+                counter.value = counter.value.saturating_sub(units);
+            }
+            shorter = counter.value;
         }
         Ok(())
     }

@@ -25,12 +25,11 @@ pub use hold::{Hold, HoldSet, find_ended, give_back, leave_out_ended};
 pub use lease::{Lease, LeaseSet};
 pub use plan::{Applied, Plan};
 pub use reset::reset;
-pub use sliding::{DAMAGED, Log, Sliding, Storage};
+pub use sliding::{Log, Sliding, Storage, check_added};
 pub use throttle::Throttle;
 
-use self::sliding::TOO_MANY_MEMBERS;
 use crate::limit::{Cost, Decision, Detail, Micros, Refund, Request, Time};
-use crate::server::{Call, Context, Error, Key, Kind, Mode, ReadOnly, parse_i64};
+use crate::server::{Call, Context, Error, Key, Kind, Mode, parse_i64};
 
 /// A rule whose keys can be read.
 pub trait Stored: Sized {
@@ -61,11 +60,6 @@ pub trait Stored: Sized {
     fn givable(&self, units: Cost, _ctx: &Context, _call: Call<'_>) -> (Cost, i64) {
         (units, 1)
     }
-
-    /// Leaves out of what another rule has read what a refund by this one with that time would take back, for RL.PEEK.
-    fn leave_out(&self, _state: &mut Self::State<'_, ReadOnly>, _at: Time) -> Result<(), Error> {
-        Ok(())
-    }
 }
 
 /// What a rule has read of its keys, which stay open until a plan is applied.
@@ -76,14 +70,14 @@ pub trait State<'a, M: Mode>: Sized {
     /// Adds what a request changes that was decided on. Everything else that can refuse it does so here.
     fn plan(self, decision: &Decision, budget: &Budget, plan: &mut Plan<'a, M>) -> Result<(), Error>;
 
-    /// Refuses a request to be counted where a plan would, for RL.PEEK, which needs none.
-    fn check_room(&self, _decision: &Decision) -> Result<(), Error> {
+    /// Refuses a request to be counted where a plan would: for RL.PEEK, which needs none, and before anything is given back.
+    fn check_room(&self, _decision: &Decision, _budget: &Budget) -> Result<(), Error> {
         Ok(())
     }
 
-    /// Whether it is a log so long that a call may not be able to add to it without compacting it.
-    fn is_nearly_full(&self) -> bool {
-        false
+    /// Leaves out what a refund of this request with that time would take back, for RL.PEEK. It has some of the quotas.
+    fn leave_out(&mut self, _request: &Request, _at: Time) -> Result<(), Error> {
+        Ok(())
     }
 
     /// For a request that RL.ALL denies, of which nothing else is written.

@@ -17,6 +17,7 @@ use crate::tests;
 tests![
     every_key_lies_in_its_slot_and_a_cluster_client_finds_it: both_storages,
     a_key_torn_between_two_nodes_is_served_whole_or_not_at_all: both_storages,
+    a_torn_slot_gives_its_last_hold_back_and_takes_the_next,
     resharding_under_load_keeps_every_limit: both_storages,
     an_atomic_slot_migration_under_load_keeps_every_limit: both_storages if Engine::moves_slots_atomically,
     a_failover_by_hand_under_load_keeps_every_limit: both_storages,
@@ -386,6 +387,34 @@ fn under_load(cluster: &Cluster, limits: &[Limit], act: impl FnOnce(&Load)) {
             limits.iter().zip(&denied).all(|(limit, &before)| limit.denied.load(Relaxed) > before)
         });
     });
+}
+
+/// What a call has removed by giving it back is not missing for it.
+fn a_torn_slot_gives_its_last_hold_back_and_takes_the_next(engine: &Engine) {
+    let cluster = Cluster::start(engine);
+    let slot = slot_of(&mut cluster.client(0), b"{torn}");
+    let source = cluster.first_owner(slot);
+    let target = (source + 1) % PRIMARIES;
+    let (mut from, mut to, slot) = (cluster.client(source), cluster.client(target), slot.to_string());
+    let keys = ["{torn}:one", "{torn}:settled", "{torn}:all"];
+    for key in keys {
+        from.call::<Value>(&format!("RL.SLIDING {key} {WINDOW} 9 HOLD a 0.001"));
+        from.call::<Value>(&format!("RL.SLIDING {key} {WINDOW} 9"));
+    }
+    set_slot(&mut to, &slot, "IMPORTING", cluster.id(source));
+    set_slot(&mut from, &slot, "MIGRATING", cluster.id(target));
+    eventually("the holds end", || {
+        let told: Reply = from.call(&format!("RL.PEEK {} SLIDING {WINDOW} 9 HOLD b {WINDOW}", keys[2]));
+        told.1 == 1
+    });
+    assert_eq!(from.call::<Reply>(&format!("RL.SLIDING {} {WINDOW} 9 HOLD b {WINDOW}", keys[0])).1, 1);
+    let settle = format!("RL.SETTLE {} SLIDING {WINDOW} 9 HOLD b {WINDOW} ACTUAL 2", keys[1]);
+    assert_eq!(from.call::<Reply>(&settle).1, 3);
+    let all = format!("RL.ALL 1 {} SLIDING {WINDOW} 9 HOLD b {WINDOW}", keys[2]);
+    assert_eq!(from.call::<[i64; 4]>(&all), [1, 0, 7, 0]);
+    for key in keys {
+        assert_eq!(from.call::<i64>(&format!("ZCARD {key}:held")), 2, "{key}");
+    }
 }
 
 fn resharding_under_load_keeps_every_limit(engine: &Engine) {

@@ -156,6 +156,16 @@ impl Space {
             }
             any |= rule.hold().is_some() && self.members(key)?.iter().any(|member| has_ended(member, now));
         }
+        if any {
+            // What refuses the call does so before anything is given back.
+            let mut tried = self.clone();
+            match call {
+                Call::Take { key, rule, report } => tried.take(key, rule, *report, now)?,
+                Call::Settle { key, rule, actual } => tried.settle(key, rule, *actual, now)?,
+                Call::All { keys, rules, within, full } => tried.all(keys, rules, *within, *full, now)?,
+                _ => return Ok(()),
+            };
+        }
         let mut work = (MOST_WORK, false);
         // All of it can be given back, or nothing is.
         let mut after = self.clone();

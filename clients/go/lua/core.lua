@@ -954,6 +954,9 @@ local run = nil
 local make_run = not PLAIN and function()
   local ceil, max, min, sub, lower, upper = math.ceil, math.max, math.min, string.sub, string.lower, string.upper
   local budget = nil
+  local function new_budget(compaction)
+    return {lookups = 1024, work = 1000, removed = 1000, compaction = compaction}
+  end
   local function bad_words(command, syntax)
     local _, _, name, words = find(syntax, '^(%u+) (.*)$')
     if command ~= lower(name) then
@@ -2206,20 +2209,15 @@ local make_run = not PLAIN and function()
     end
     return maps
   end
-  local check_undamaged = HELD and function(kind, rule, state, full, each)
-    local lookups = budget.lookups
-    budget.lookups = 1024
+  local check_first = HELD and function(kind, rule, state, full, each, counts)
     kind.complete()
-    local _, line = pcall(function()
-      kind.verdict(rule, state)
-      kind.decide(rule, state, false)
-      if full or each then
-        maps_of(kind, rule, state, each)
-      end
-    end)
-    budget.lookups = lookups
-    if line == 'ERR rl: the log at this key is damaged; RL.RESET removes it' then
-      fail(line)
+    kind.verdict(rule, state)
+    kind.decide(rule, state, counts and (state.allowed or rule.counts))
+    if full or each then
+      maps_of(kind, rule, state, each)
+    end
+    if kind.plan and state.added > 0 then
+      kind.plan(state)
     end
   end
   local function decide(kind, words, at, command, key, declared)
@@ -2230,7 +2228,10 @@ local make_run = not PLAIN and function()
     local holds = rule.HOLD and (held or make_held()).open(rule, key, now, declared)
     if holds and #holds.ended > 0 then
       if writes then
-        check_undamaged(kind, rule, state, rule.FULL, rule.EACH)
+        local own = budget
+        budget = new_budget('full')
+        check_first(kind, rule, state, rule.FULL, rule.EACH, not holds.own)
+        budget = own
       end
       local ended = held.find_ended(kind, rule, key, holds, declared)
       if writes then
@@ -2329,28 +2330,40 @@ local make_run = not PLAIN and function()
       kind.complete()
       local now = clock()
       local holds = (held or make_held()).read(rule, key, now, declared)
-      if #holds.ended > 0 then
-        held.give_back(kind, key, holds, held.find_ended(kind, rule, key, holds, declared), declared)
-        holds = held.read(rule, key, now, declared)
+      local own = holds.own -- Giving back what has ended changes nothing of this.
+      local settled = own and 1 or 2
+      local difference = rule.actual - (own and own.units or 0)
+      if own and own.is_settled then
+        settled, difference = difference == 0 and 3 or 0, 0
       end
       local function read()
         return kind.read(rule, key, now, nil, nil, declared, false, true)
       end
-      local own = holds.own
-      local settled = own and 1 or 2
-      if own and own.is_settled then
-        settled = own.units == rule.actual and 3 or 0
-      else
-        local difference = rule.actual - (own and own.units or 0)
+      local function charged()
         rule.cost, rule.needed, rule.FORCE = math.abs(difference), max(1, math.abs(difference)), true
         local state = read()
-        if difference > 0 then
+        if difference >= 0 then
           kind.verdict(rule, state)
           kind.decide(rule, state, true, true)
-          if kind.plan then
-            kind.plan(state)
-          end
         end
+        if difference > 0 and kind.plan then
+          kind.plan(state)
+        end
+        return state
+      end
+      if #holds.ended > 0 then
+        local whole = budget
+        budget = new_budget('full')
+        local state = charged()
+        if difference < 0 and kind.plan then
+          state.store.refund(state.log, rule.cost, own.at, 'full')
+        end
+        budget = whole
+        held.give_back(kind, key, holds, held.find_ended(kind, rule, key, holds, declared), declared)
+        holds = held.read(rule, key, now, declared)
+      end
+      local state = charged()
+      if not (own and own.is_settled) then
         if not own then
           held.check_room(holds)
         end
@@ -2363,10 +2376,12 @@ local make_run = not PLAIN and function()
         end
         held.settle(rule, holds, rule.actual)
       end
-      rule.cost, rule.needed = 0, 1
-      local state = read()
-      kind.verdict(rule, state)
-      kind.decide(rule, state, false, true)
+      if difference ~= 0 then
+        rule.cost, rule.needed = 0, 1
+        state = read()
+        kind.verdict(rule, state)
+        kind.decide(rule, state, false, true)
+      end
       state.binding = state.quotas[1]
       local reply = kind.reply(rule, state)
       reply[1] = settled
@@ -2454,10 +2469,6 @@ local make_run = not PLAIN and function()
         local kind, state = part.kind, part.state
         if kind.plan then
           kind.plan(state)
-          budget.added = budget.added - (state.store.is_compact and 0 or state.added)
-          if budget.added < 0 then
-            fail('ERR COST above 1000 needs a compact log: a sorted set takes one member a unit (rl.sliding-storage auto or compact; RL.RESET a key that is a sorted set)')
-          end
         end
         local set = state.log or state
         local stale = max(set.expired or set.ended or 0, set.ahead or 0)
@@ -2581,10 +2592,31 @@ local make_run = not PLAIN and function()
           budget.compaction = 'full'
         end
       end
-      if has_ended then
-        for index = 1, #parts do
-          check_undamaged(parts[index].kind, parts[index].rule, parts[index].state, full, false)
+      local is_known = nil
+      for index = 1, #parts do
+        local part = parts[index]
+        if part.holds then
+          is_known = is_known ~= false and part.holds.own ~= nil
         end
+      end
+      local added = 0 -- To sorted sets.
+      for index = 1, is_known and 0 or #parts do
+        local part = parts[index]
+        local counts = part.kind.plan and not part.state.store.is_compact and not (part.holds and part.holds.own)
+        added = added + (counts and part.rule.cost or 0)
+      end
+      if added > 1000 then
+        fail('ERR COST above 1000 needs a compact log: a sorted set takes one member a unit (rl.sliding-storage auto or compact; RL.RESET a key that is a sorted set)')
+      end
+      if has_ended then
+        local own = budget
+        budget = new_budget('full')
+        for index = 1, #parts do
+          local part = parts[index]
+          local counts = not (is_known or part.holds and part.holds.own)
+          check_first(part.kind, part.rule, part.state, full, false, counts)
+        end
+        budget = own
         local ended = {} -- All of it is known before any is given back.
         for index = 1, #parts do
           local part = parts[index]
@@ -2596,13 +2628,6 @@ local make_run = not PLAIN and function()
           end
         end
         read_all(parts, now, seconds, nanos, declared)
-      end
-      local is_known = nil
-      for index = 1, #parts do
-        local part = parts[index]
-        if part.holds then
-          is_known = is_known ~= false and part.holds.own ~= nil
-        end
       end
       local allowed = true
       for index = 1, #parts do
@@ -2661,7 +2686,7 @@ local make_run = not PLAIN and function()
     return all
   end
   run = function(command, keys, words, at, declared)
-    budget = {lookups = 1024, work = 1000, added = 1000, removed = 1000, compaction = 'due'}
+    budget = new_budget('due')
     if command == 'all' then
       return (all or make_all())(keys, words, at)
     end

@@ -42,14 +42,13 @@ impl<M: Mode> HoldSet<'_, M> {
 }
 
 impl Note {
-    /// The rule by which a hold is given back, if anything can be, and what that takes of the work of a call. Of windows whose end is given,
-    /// those get something back in which it was counted.
-    fn giving_back<R: Stored>(&self, rule: &R, ctx: &Context, call: Call<'_>) -> (Option<R>, i64) {
+    /// The request that is given back with a hold, if anything can be, and what that takes of the work of a call. Of windows whose end is
+    /// given, those get something back in which it was counted.
+    fn giving_back(&self, rule: &impl Stored, ctx: &Context, call: Call<'_>) -> (Option<Request>, i64) {
         let Some((request, _)) = rule.request().zip(self.at) else { return (None, 1) };
         let (units, work) = rule.givable(self.units, ctx, call);
         let quotas = request.quotas.filtered(|quota| quota.end.is_none_or(|end| self.ends.contains(&end)));
-        let request = quotas.map(|quotas| Request { quotas, ..request.charging(units, false) });
-        (request.and_then(|request| rule.charging(request)), work)
+        (quotas.map(|quotas| Request { quotas, ..request.charging(units, false) }), work)
     }
 }
 
@@ -62,15 +61,15 @@ pub fn find_ended<R: Stored>(
     now: Micros,
     budget: &Budget,
 ) -> Result<Vec<Ended>, Error> {
-    let mut ended = HoldSet::<ReadOnly>::read(ctx, call, hold, now.time())?.ended()?;
+    let mut ended = HoldSet::<ReadOnly>::read(ctx, call, hold, now.time(), true)?.ended()?;
     let mut within = 0_usize;
     for Ended { member, note } in &ended {
-        let (rule, work) = note.giving_back(rule, ctx, call);
+        let (request, work) = note.giving_back(rule, ctx, call);
         let is_own = note::holder_of(member.as_str())? == hold.holder.as_str().as_bytes();
         if !budget.give_back(work, is_own) {
             break;
         }
-        if let Some(rule) = &rule {
+        if let Some(rule) = request.and_then(|request| rule.charging(request)) {
             rule.read::<ReadOnly>(ctx, call, now)?.refund(note.at, &Budget::of_peek(), &mut Plan::default())?;
         }
         within = within.saturating_add(1);
@@ -89,14 +88,15 @@ pub fn give_back<R: Stored>(
     budget: &Budget,
 ) -> Result<(), Error> {
     for Ended { member, note } in ended {
-        let (rule, _) = note.giving_back(rule, ctx, call);
+        let (request, _) = note.giving_back(rule, ctx, call);
+        let rule = request.and_then(|request| rule.charging(request));
         let mut plan = Plan::default();
         if let Some(rule) = &rule {
             rule.read::<Writable>(ctx, call, now)?.refund(note.at, budget, &mut plan)?;
         }
         // In one step with its units, so that it is not given back again if the next hold fails.
         let forgotten = Change::Zrem(vec![member, note.member]);
-        plan.push((open(ctx, call)?, iter::once(forgotten).collect()));
+        plan.push((open(ctx, call, true)?, iter::once(forgotten).collect()));
         plan.apply().publish(ctx, call.key);
     }
     Ok(())
@@ -112,12 +112,12 @@ pub fn leave_out_ended<R: Stored>(
     budget: &Budget,
 ) -> Result<(), Error> {
     for Ended { note, .. } in holds.ended()? {
-        let (giving_back, work) = note.giving_back(rule, ctx, call);
+        let (request, work) = note.giving_back(rule, ctx, call);
         if !budget.give_back(work, false) {
             break;
         }
-        if let Some((giving_back, at)) = giving_back.zip(note.at) {
-            giving_back.leave_out(state, at)?;
+        if let Some((request, at)) = request.zip(note.at) {
+            state.leave_out(&request, at)?;
         }
         holds.left_out = holds.left_out.saturating_add(1);
     }

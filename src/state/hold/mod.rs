@@ -62,21 +62,21 @@ pub struct HoldSet<'a, M: Mode> {
     left_out: i64,
 }
 
-/// Opens the holds of a key.
-fn open<'a, M: Mode>(ctx: &'a Context, call: Call<'_>) -> Result<OpenKey<'a, M>, Error> {
+/// Opens the holds of a key. `again`: whether the call has read them before. If they have gone, it has given back all of them.
+fn open<'a, M: Mode>(ctx: &'a Context, call: Call<'_>, again: bool) -> Result<OpenKey<'a, M>, Error> {
     let name = counter_name(ctx, call, Suffix::Held)?;
     let key = Key::open(ctx, name.as_str());
     match key.kind() {
-        Kind::Empty => check_missing(ctx, call, name.as_str())?,
-        Kind::SortedSet => {}
+        Kind::Empty if !again => check_missing(ctx, call, name.as_str())?,
+        Kind::Empty | Kind::SortedSet => {}
         Kind::String | Kind::Other => return Err(WRONG_TYPE),
     }
     Ok(OpenKey { key, name: Some(name) })
 }
 
 impl<'a, M: Mode> HoldSet<'a, M> {
-    pub fn read(ctx: &'a Context, call: Call<'_>, hold: &'a Hold, now: Time) -> Result<Self, Error> {
-        let open = open(ctx, call)?;
+    pub fn read(ctx: &'a Context, call: Call<'_>, hold: &'a Hold, now: Time, again: bool) -> Result<Self, Error> {
+        let open = open(ctx, call, again)?;
         let end = note::end_of(hold.holder.as_str().as_bytes());
         let own = Note::find(&open.key, end.as_str())?;
         Ok(Self { open, hold, now, end, own, left_out: 0 })
@@ -89,8 +89,9 @@ impl<'a, M: Mode> HoldSet<'a, M> {
         hold: &'a Hold,
         rule: &R,
         now: Micros,
+        again: bool,
     ) -> Result<Self, Error> {
-        let held = Self::read(ctx, call, hold, now.time())?;
+        let held = Self::read(ctx, call, hold, now.time(), again)?;
         let cost = rule.request().map_or(Cost::NOTHING, |request| request.cost);
         held.known().counted(cost)?;
         Ok(held)

@@ -12,7 +12,7 @@ use crate::server::{Error, Mode, OwnedStr};
 
 const OTHER_VERSION: Error =
     Error::Line(c"ERR rl: the log at this key was written by a later version of the module, which alone can read it");
-pub const DAMAGED: Error = Error::Line(c"ERR rl: the log at this key is damaged; RL.RESET removes it");
+const DAMAGED: Error = Error::Line(c"ERR rl: the log at this key is damaged; RL.RESET removes it");
 const LOG_FULL: Error = Error::Line(c"ERR rl: the log at this key is full: it holds at most 16 MiB and 2^53 - 1 units");
 const OUT_OF_RANGE: Error = Error::Line(c"ERR rl: the server's clock is before 1970 or after 10889");
 
@@ -29,8 +29,15 @@ impl From<Flaw> for Error {
 }
 
 impl<M: Mode> Log<'_, M> {
+    /// Takes the compaction that an edit makes from the budget. A log in which nothing counts is begun anew.
+    pub(super) fn spend(&self, edit: &Option<Edit>, budget: &Budget) {
+        if self.units > 0 && matches!(edit, Some(Edit::Replace(_))) {
+            budget.has_compacted();
+        }
+    }
+
     /// The changes of an edit, with the expiry that the key gets.
-    pub(super) fn changes(&self, edit: Option<Edit>, expiry: Option<Time>, budget: &Budget) -> Changes {
+    pub(super) fn changes(&self, edit: Option<Edit>, expiry: Option<Time>) -> Changes {
         let mut changes = Changes::new();
         match edit {
             None => {}
@@ -42,9 +49,6 @@ impl<M: Mode> Log<'_, M> {
             }
             // A SET without an expiry would remove the key's, so it names the one that the key has or gets.
             Some(Edit::Replace(bytes)) => {
-                if self.units > 0 {
-                    budget.has_compacted(); // A log in which nothing counts is begun anew.
-                }
                 let (until, renewed) = (expiry.or(self.expiry()), expiry.is_some());
                 changes.push(Change::Set { value: OwnedStr::new(&bytes), until, renewed, event: c"set" });
                 return changes;

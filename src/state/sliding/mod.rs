@@ -6,26 +6,33 @@ use std::rc::Rc;
 mod compact_log;
 mod sorted;
 
-pub use compact_log::DAMAGED;
-pub use sorted::TOO_MANY_MEMBERS;
-
 use self::sorted::Sorted;
-use super::budget::MOST_ADDED;
-use super::compact::{Compact, Compaction, Flaw};
+use super::compact::Compact;
 use super::plan::{Change, Changes, OpenKey};
 use super::{Budget, Plan, State, Stored, WRONG_TYPE};
 use crate::limit::sliding::{self, History, Search, Span};
 use crate::limit::{Cost, Decision, Detail, Micros, Refund, Request, Time};
 use crate::server::{Call, Context, Error, Key, Kind, Mode, ReadOnly};
 
-/// The forms of a log.
+const TOO_MANY_MEMBERS: Error = Error::Line(
+    c"ERR COST above 1000 needs a compact log: a sorted set takes one member a unit (rl.sliding-storage auto or compact; \
+      RL.RESET a key that is a sorted set)",
+);
+
+/// A unit is a member of a sorted set. One call adds at most this many, so that it does not stall the server.
+const MOST_ADDED: i64 = 1000;
+
+/// Refuses to add this number of members to sorted sets, if they are too many for one call.
+pub fn check_added(members: i64) -> Result<(), Error> {
+    if members > MOST_ADDED { Err(TOO_MANY_MEMBERS) } else { Ok(()) }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Storage {
     SortedSet,
     Compact,
 }
 
-/// The rule of a sliding window.
 pub struct Sliding {
     pub request: Request,
     /// The form of a new log.
@@ -96,31 +103,12 @@ impl Stored for Sliding {
             _ => (units, WORK_OF_REWRITING),
         }
     }
-
-    fn leave_out(&self, log: &mut Log<'_, ReadOnly>, at: Time) -> Result<(), Error> {
-        log.leave_out(self.request.cost.units(), at)
-    }
 }
 
 /// What it takes of the work of a call to write the end of a compact log anew: that can be 32 KiB, entry by entry in functions.
 const WORK_OF_REWRITING: i64 = 250;
 
 impl<'a, M: Mode> Log<'a, M> {
-    /// Leaves out units stamped at a time, also those that are left out already, but no more than could be taken back.
-    fn leave_out(&mut self, units: i64, at: Time) -> Result<(), Error> {
-        let there = match &self.form {
-            Form::Sorted(sorted) => sorted.count_at(&self.key, at),
-            Form::Compact(log) => log.refundable(self.key.bytes(), at)?,
-        };
-        let newer = self.stamped_after(at)?.saturating_add(self.left_out_after(at));
-        let place = self.left_out.partition_point(|part| part.stamp > at);
-        match self.left_out.get_mut(place).filter(|part| part.stamp == at) {
-            Some(part) => part.units = part.units.saturating_add(units).min(there),
-            None => self.left_out.insert(place, LeftOut { stamp: at, units: units.min(there), newer }),
-        }
-        Ok(())
-    }
-
     fn left_out_after(&self, time: Time) -> i64 {
         self.left_out.iter().take_while(|part| part.stamp > time).map(|part| part.units).sum()
     }
@@ -145,7 +133,16 @@ impl<'a, M: Mode> Log<'a, M> {
         plan.push((OpenKey { key: self.key, name: None }, changes));
     }
 
-    /// What decides on the request.
+    /// How many members the request would add to a sorted set.
+    pub fn added(&self) -> i64 {
+        if matches!(self.form, Form::Sorted(_)) { self.request.cost.units() } else { 0 }
+    }
+
+    /// Whether a call may not be able to add to it without compacting it.
+    pub fn is_nearly_full(&self) -> bool {
+        matches!(&self.form, Form::Compact(log) if log.is_nearly_full())
+    }
+
     pub fn search<'s>(&'s self, budget: &'s Budget) -> Search<'s, Self> {
         Search::new(self, self.request, &budget.lookups, self.now)
     }
@@ -153,12 +150,10 @@ impl<'a, M: Mode> Log<'a, M> {
 
 impl<'a, M: Mode> State<'a, M> for Log<'a, M> {
     fn decide(&self, detail: Detail, may_count: bool, budget: &Budget) -> Result<Decision, Error> {
-        match self.form {
-            Form::Sorted(_) if self.request.cost.units() > MOST_ADDED => Err(TOO_MANY_MEMBERS),
-            _ => Ok(match self.request.within {
-                None => self.search(budget).decide(detail, may_count)?,
-                Some(within) => self.search(budget).waiting().decide_within(within, detail, may_count)?,
-            }),
+        check_added(self.added())?;
+        match self.request.within {
+            None => self.search(budget).decide(detail, may_count),
+            Some(within) => self.search(budget).waiting().decide_within(within, detail, may_count),
         }
     }
 
@@ -177,7 +172,6 @@ impl<'a, M: Mode> State<'a, M> for Log<'a, M> {
                     changes.push(Change::Prune(Rc::clone(stale)));
                 }
                 if counted {
-                    budget.add(units)?;
                     let others = turn.map(|turn| sorted.count_at(&self.key, turn));
                     changes.push(Change::ZaddNew { at, count: units, others });
                 }
@@ -188,27 +182,39 @@ impl<'a, M: Mode> State<'a, M> for Log<'a, M> {
             }
             Form::Compact(log) => {
                 let edit = log.commit(self.key.bytes(), counted.then_some((at, units)), budget.compaction())?;
-                self.changes(edit, expiry, budget)
+                self.spend(&edit, budget);
+                self.changes(edit, expiry)
             }
         };
         self.add_to(plan, changes);
         Ok(())
     }
 
-    fn check_room(&self, decision: &Decision) -> Result<(), Error> {
-        match &self.form {
-            // Without what is left out there is more room than the bytes show.
-            Form::Compact(log) if self.left_out.is_empty() => {
-                let at = decision.turn.map_or(self.now, |turn| turn.at);
-                log.commit(self.key.bytes(), Some((at, self.request.cost.units())), Compaction::IfFull)?;
-                Ok(())
-            }
-            Form::Compact(_) | Form::Sorted(_) => Ok(()),
+    fn check_room(&self, decision: &Decision, budget: &Budget) -> Result<(), Error> {
+        // Without what is left out there is more room than the bytes show.
+        if let Form::Compact(log) = &self.form
+            && self.left_out.is_empty()
+        {
+            let (at, units) = (decision.turn.map_or(self.now, |turn| turn.at), self.request.cost.units());
+            self.spend(&log.commit(self.key.bytes(), Some((at, units)), budget.compaction())?, budget);
         }
+        Ok(())
     }
 
-    fn is_nearly_full(&self) -> bool {
-        matches!(&self.form, Form::Compact(log) if log.is_nearly_full())
+    /// Also units that are left out already, but no more than could be taken back.
+    fn leave_out(&mut self, request: &Request, at: Time) -> Result<(), Error> {
+        let units = request.cost.units();
+        let there = match &self.form {
+            Form::Sorted(sorted) => sorted.count_at(&self.key, at),
+            Form::Compact(log) => log.refundable(self.key.bytes(), at)?,
+        };
+        let newer = self.stamped_after(at)?.saturating_add(self.left_out_after(at));
+        let place = self.left_out.partition_point(|part| part.stamp > at);
+        match self.left_out.get_mut(place).filter(|part| part.stamp == at) {
+            Some(part) => part.units = part.units.saturating_add(units).min(there),
+            None => self.left_out.insert(place, LeftOut { stamp: at, units: units.min(there), newer }),
+        }
+        Ok(())
     }
 
     fn set_missing_expiry(self, plan: &mut Plan<'a, M>) {
@@ -220,15 +226,18 @@ impl<'a, M: Mode> State<'a, M> for Log<'a, M> {
     fn refund(self, at: Option<Time>, budget: &Budget, plan: &mut Plan<'a, M>) -> Result<Refund, Error> {
         let units = self.request.cost.units();
         let (taken, changes) = match &self.form {
-            Form::Sorted(_) if units > MOST_ADDED && self.key.kind() != Kind::Empty => return Err(TOO_MANY_MEMBERS),
             Form::Sorted(sorted) => {
+                if self.key.kind() != Kind::Empty {
+                    check_added(units)?;
+                }
                 let members = sorted.newest(&self.key, units, at);
                 let taken = members.len() as i64;
                 (taken, (taken > 0).then_some(Change::Zrem(members)).into_iter().collect())
             }
             Form::Compact(log) => {
                 let (taken, edit) = log.refund(self.key.bytes(), units, at, self.now, budget.compaction())?;
-                (taken, self.changes(edit, None, budget))
+                self.spend(&edit, budget);
+                (taken, self.changes(edit, None))
             }
         };
         let refund = sliding::refund(&self, self.request, taken, at, self.now)?;
@@ -238,7 +247,7 @@ impl<'a, M: Mode> State<'a, M> for Log<'a, M> {
 }
 
 impl<M: Mode> History for Log<'_, M> {
-    type Error = Flaw;
+    type Error = Error;
 
     fn units(&self) -> i64 {
         self.units.saturating_sub(self.left_out.iter().map(|part| part.units).sum())
@@ -252,14 +261,14 @@ impl<M: Mode> History for Log<'_, M> {
         self.beyond.saturating_sub(self.left_out_after(latest))
     }
 
-    fn place_from(&self, units: i64) -> Result<Time, Flaw> {
-        match &self.form {
-            Form::Sorted(sorted) => Ok(sorted.place_from(&self.key, units, self.units)),
-            Form::Compact(log) => log.place_from(self.key.bytes(), self.now),
-        }
+    fn place_from(&self, units: i64) -> Result<Time, Error> {
+        Ok(match &self.form {
+            Form::Sorted(sorted) => sorted.place_from(&self.key, units, self.units),
+            Form::Compact(log) => log.place_from(self.key.bytes(), self.now)?,
+        })
     }
 
-    fn stamped_after(&self, time: Time) -> Result<i64, Flaw> {
+    fn stamped_after(&self, time: Time) -> Result<i64, Error> {
         let later = match &self.form {
             Form::Sorted(sorted) => sorted.count_after(&self.key, time),
             Form::Compact(log) => log.later_than(self.key.bytes(), time)?,
@@ -267,7 +276,7 @@ impl<M: Mode> History for Log<'_, M> {
         Ok(later.saturating_sub(self.left_out_after(time)))
     }
 
-    fn later_than(&self, time: Time) -> Result<i64, Flaw> {
+    fn later_than(&self, time: Time) -> Result<i64, Error> {
         match &self.form {
             // A quick answer where the log is younger than its shorter windows.
             Form::Sorted(sorted) if !sorted.any_up_to(&self.key, time) => Ok(self.units()),
@@ -275,14 +284,14 @@ impl<M: Mode> History for Log<'_, M> {
         }
     }
 
-    fn stamp_of(&self, rank: i64) -> Result<Option<Time>, Flaw> {
+    fn stamp_of(&self, rank: i64) -> Result<Option<Time>, Error> {
         // The rank with what is left out.
         let with = |rank: i64, part: &LeftOut| if rank < part.newer { rank } else { rank.saturating_add(part.units) };
         let rank = self.left_out.iter().fold(rank, with);
-        match &self.form {
-            Form::Sorted(sorted) => Ok(sorted.stamp_of(&self.key, rank, self.units)),
-            Form::Compact(log) => log.newest_unit(self.key.bytes(), rank),
-        }
+        Ok(match &self.form {
+            Form::Sorted(sorted) => sorted.stamp_of(&self.key, rank, self.units),
+            Form::Compact(log) => log.newest_unit(self.key.bytes(), rank)?,
+        })
     }
 
     fn permanent(&self) -> i64 {

@@ -9,15 +9,10 @@ use std::rc::Rc;
 use super::super::stale::{self, BEFORE_EPOCH, Bounds, Stale, score};
 use crate::limit::Time;
 use crate::limit::sliding::Span;
-use crate::server::{Error, Key, Mode, OwnedStr, ScoreRange};
+use crate::server::{Key, Mode, OwnedStr, ScoreRange};
 
 /// So many members may be ahead of the clock that a turn is given.
 const MOST_AHEAD: i64 = 16_384;
-
-pub const TOO_MANY_MEMBERS: Error = Error::Line(
-    c"ERR COST above 1000 needs a compact log: a sorted set takes one member a unit (rl.sliding-storage auto or compact; \
-      RL.RESET a key that is a sorted set)",
-);
 
 /// What a sorted set holds. Its methods get the key that it was read from.
 pub struct Sorted {

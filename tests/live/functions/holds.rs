@@ -13,6 +13,7 @@ tests![
     holds_take_few_commands,
     a_call_that_gives_back_compacts_one_log,
     nothing_is_given_back_before_all_of_it_is_known,
+    a_refused_call_gives_nothing_back,
 ];
 
 /// A rule with a COST, and holders that count, send again, end and settle, on the millisecond.
@@ -344,8 +345,9 @@ fn a_call_that_gives_back_compacts_one_log(engine: &Engine) {
                 for set in ["m", "l"] {
                     let length: usize = three.client.run(&["STRLEN", &format!("{set}:{key}")]);
                     assert_eq!(length < log.len(), moved == Some(place), "{set}:{key} of {}", keys.len());
-                    let note: i64 = three.client.run(&["EXISTS", &format!("{set}:{key}:held")]);
-                    assert_eq!(note, i64::from(moved.is_some()), "{set}:{key}");
+                    // A call gives back what has ended in four compact logs, and nothing if it is refused.
+                    let ended: Option<f64> = three.client.run(&["ZSCORE", &format!("{set}:{key}:held"), "eh"]);
+                    assert_eq!(ended.is_some(), moved.is_none() || place >= 4, "{set}:{key}");
                     three.client.run::<i64>(&["DEL", &format!("{set}:{key}:held")]);
                 }
                 three.client.run::<i64>(&["DEL", &format!("b:{key}:held")]);
@@ -388,6 +390,53 @@ fn nothing_is_given_back_before_all_of_it_is_known(engine: &Engine) {
             assert_eq!(three.client.run::<i64>(&["ZCARD", &format!("m:{d}:held")]), 2);
             let peek = three.line(&format!("peek {a} {name} 600 9 FULL")).expect("a reply");
             assert_eq!(Full::of(&peek).used, 2, "{rule}: one of the peek, and the held one");
+        }
+    });
+}
+
+/// The cases of the module's own test.
+fn a_refused_call_gives_nothing_back(engine: &Engine) {
+    with_each_hand(engine, |server, three| {
+        for more in [false, true] {
+            server.set_time(START);
+            let name = |key: &str| format!("{key}{more}");
+            let (s, t, f, list) = (name("s"), name("t"), name("f"), name("list"));
+            for key in [&s, &t] {
+                three.line(&format!("sliding {key} 3600 100000 HOLD a 5")).expect("a hold");
+                if more {
+                    three.line(&format!("sliding {key} 3600 100000")).expect("a request");
+                }
+            }
+            three.line(&format!("fixed {f} 3600 10 HOLD a 5")).expect("a hold");
+            three.plant(&format!("{f}:{}", START / 3_600_000), &["SET", "KEY", "9223372036854775800", "KEEPTTL"]);
+            three.line(&format!("settle {list} SLIDING 60 9 HOLD a 5 ACTUAL 1")).expect("a settlement");
+            three.plant(&format!("{list}:held"), &["PERSIST", "KEY"]);
+            three.plant(&list, &["DEL", "KEY"]);
+            three.plant(&list, &["RPUSH", "KEY", "x"]);
+            server.set_time(START + 61_000);
+            for line in [
+                format!("sliding {s} 3600 100000 COST 2000 HOLD b 10"),
+                format!("sliding {t} 3600 100000 COST 1001 HOLD a 10 FORCE FULL"),
+                format!("settle {s} SLIDING 3600 100000 HOLD b 10 ACTUAL 2000"),
+                format!("settle {t} SLIDING 3600 100000 HOLD a 10 ACTUAL 1001"),
+                format!("fixed {f} 3600 10 COST 100 FORCE HOLD b 10"),
+                format!("settle {f} FIXED 3600 10 HOLD b 10 ACTUAL 100"),
+                format!("settle {list} SLIDING 60 9 HOLD b 5 ACTUAL 0"),
+            ] {
+                three.line(&line).expect_err(&line);
+            }
+            for rules in [
+                "SLIDING 3600 100000 COST 2000 HOLD b 10 SLIDING 3600 100000",
+                "SLIDING 3600 100000 COST 600 HOLD b 10 SLIDING 3600 100000 COST 600",
+                "SLIDING 3600 3 COST 900 HOLD b 10 SLIDING 3600 3 COST 900 HOLD b 10",
+                "FIXED 7200 10 HOLD b 10 SLIDING 3600 100000 COST 2000",
+            ] {
+                all(three, &[&s, &t], rules).expect_err(rules);
+            }
+            for key in [&s, &t, &f, &list] {
+                let ended: Option<f64> = three.client.run(&["ZSCORE", &format!("m:{key}:held"), "ea"]);
+                assert!(ended.is_some(), "{key}");
+            }
         }
     });
 }

@@ -11,6 +11,7 @@ tests![
     a_thousand_ended_holds_a_call,
     ended_holds_of_sorted_sets_and_compact_logs_are_bounded,
     the_own_ended_hold_always_goes_first,
+    a_refused_call_gives_nothing_back,
     a_peek_leaves_out_what_has_ended,
     a_window_that_has_ended_is_left_alone,
     the_key_expires_when_nothing_can_be_given_back,
@@ -88,6 +89,55 @@ fn the_own_ended_hold_always_goes_first(engine: &Engine) {
     // Its units are given back before they are counted anew.
     assert_eq!(client.call::<Reply>("RL.SLIDING k 3600 10000 COST 900 HOLD c 5"), (1, 1800, 3600));
     assert_eq!(client.call::<Reply>("RL.SETTLE k SLIDING 3600 10000 HOLD c 5 ACTUAL 7"), (1, 907, 3600));
+}
+
+/// What refuses a call does so before anything is given back, also where that would have removed the key.
+fn a_refused_call_gives_nothing_back(engine: &Engine) {
+    const HEAVY: &str = "ERR COST above 1000 needs a compact log";
+    const RULE: &str = "SLIDING 3600 100000";
+    let (server, mut client) = frozen(engine);
+    client.call::<Value>("CONFIG SET rl.sliding-storage auto");
+    let counter = format!("f:{}", START / 3_600_000);
+    for more in [false, true] {
+        server.set_time(START);
+        client.call::<Value>("FLUSHALL");
+        for key in ["s", "t", "own"] {
+            client.call::<Value>(&format!("RL.SLIDING {key} 3600 100000 HOLD a 5"));
+            if more {
+                client.call::<Value>(&format!("RL.SLIDING {key} 3600 100000"));
+            }
+        }
+        client.call::<Value>("RL.FIXED f 3600 10 HOLD a 5");
+        client.call::<Value>(&format!("SET {counter} 9223372036854775800 KEEPTTL"));
+        client.call::<Value>("RL.SETTLE list SLIDING 60 9 HOLD a 5 ACTUAL 1");
+        client.call::<Value>("PERSIST list:held");
+        client.call::<Value>("DEL list");
+        client.call::<Value>("RPUSH list x");
+        // Held in a log that was compact then.
+        client.call::<Value>("RL.SLIDING then 3600 100000 COST 2000 HOLD b 600");
+        client.call::<Value>("RL.RESET then");
+        client.call::<Value>("RL.SLIDING then 3600 100000 HOLD a 5");
+        server.set_time(START + 61_000);
+        for (call, line) in [
+            ("RL.SLIDING s 3600 100000 COST 2000 HOLD b 10".to_owned(), HEAVY),
+            ("RL.SLIDING own 3600 100000 COST 1001 HOLD a 10 FORCE FULL".to_owned(), HEAVY),
+            (format!("RL.SETTLE s {RULE} HOLD b 10 ACTUAL 2000"), HEAVY),
+            (format!("RL.SETTLE own {RULE} HOLD a 10 ACTUAL 1001"), HEAVY),
+            (format!("RL.SETTLE then {RULE} HOLD b 10 ACTUAL 0"), HEAVY),
+            (format!("RL.ALL 1 s {RULE} COST 2000 HOLD b 10"), HEAVY),
+            (format!("RL.ALL 2 s t {RULE} COST 600 HOLD b 10 {RULE} COST 600"), HEAVY),
+            (format!("RL.ALL 2 f s FIXED 7200 10 HOLD b 10 {RULE} COST 2000 HOLD b 10"), HEAVY),
+            ("RL.FIXED f 3600 10 COST 100 FORCE HOLD b 10".to_owned(), "ERR increment or decrement would overflow"),
+            ("RL.SETTLE f FIXED 3600 10 HOLD b 10 ACTUAL 100".to_owned(), "ERR increment or decrement would overflow"),
+            ("RL.SETTLE list SLIDING 60 9 HOLD b 5 ACTUAL 0".to_owned(), "WRONGTYPE"),
+        ] {
+            let refused = client.refused(&call);
+            assert!(refused.starts_with(line), "{call}: {refused}");
+        }
+        // The way out.
+        client.call::<Value>("RL.RESET s");
+        assert_eq!(client.call::<Reply>("RL.SLIDING s 3600 100000 COST 2000 HOLD b 10"), (1, 0, 3600));
+    }
 }
 
 fn a_peek_leaves_out_what_has_ended(engine: &Engine) {

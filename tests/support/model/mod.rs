@@ -462,7 +462,7 @@ impl Space {
         Ok(decided)
     }
 
-    fn take(&mut self, key: &[u8], rule: &Rule, report: Report, now: i64) -> Result<Reply, &'static str> {
+    pub fn take(&mut self, key: &[u8], rule: &Rule, report: Report, now: i64) -> Result<Reply, &'static str> {
         let usage = self.read(key, rule, false, now)?;
         let is_known = self.finds_hold(key, rule, now)? == Some(true);
         let charge = if is_known { Charge::Never } else { Charge::ByRule };
@@ -475,7 +475,7 @@ impl Space {
         Ok(if is_known { decision.let_through() } else { decision }.reply(rule, report, at, now))
     }
 
-    fn settle(&mut self, key: &[u8], rule: &Rule, actual: i64, now: i64) -> Result<Reply, &'static str> {
+    pub fn settle(&mut self, key: &[u8], rule: &Rule, actual: i64, now: i64) -> Result<Reply, &'static str> {
         let hold = rule.hold().expect("the grammar sees to it");
         let (settled, counted) = self.settlement(key, hold, actual, now)?;
         if let Some((units, at)) = counted {
@@ -716,7 +716,7 @@ impl Space {
         Ok(Reply::Integer(released as i64))
     }
 
-    fn all(
+    pub fn all(
         &mut self,
         keys: &[Vec<u8>],
         rules: &[Rule],
@@ -729,6 +729,10 @@ impl Space {
         let found = parts().map(|(key, rule)| self.finds_hold(key, rule, now)).collect::<Result<Vec<_>, _>>()?;
         // Where each holder has its hold, the call was carried out before.
         let is_known = found.iter().any(Option::is_some) && !found.contains(&Some(false));
+        let counting = parts().zip(&found).filter(|(_, found)| !is_known && **found != Some(true));
+        if counting.map(|((key, rule), _)| self.added(key, rule)).sum::<i64>() > ADDED_AT_MOST {
+            return Err(HEAVY);
+        }
         let decide_all = |charge: Charge| {
             let charge = |index: usize| match (&rules[index], found[index]) {
                 (Rule::Acquire { .. }, _) if is_known => Charge::ByRule,
@@ -798,10 +802,6 @@ impl Space {
             }
             for (decision, ..) in &mut decided {
                 decision.turn = decision.turn.or(within.map(|within| (within, 0)));
-            }
-            let counted = parts().zip(&decided).filter(|(_, (.., is_counted))| *is_counted);
-            if counted.map(|((key, rule), _)| self.added(key, rule)).sum::<i64>() > ADDED_AT_MOST {
-                return Err(HEAVY);
             }
         }
         for (((key, rule), before), (found, (_, after, is_counted))) in

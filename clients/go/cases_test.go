@@ -893,6 +893,7 @@ func TestDefaults(t *testing.T) {
 		"deny_cache": map[string]any{"entries": mostDenials, "bytes": mostBytes, "believed_at_most_ms": ms(longestDenial)},
 		"identity":   map[string]any{"longest_bytes": shorten.Longest, "kept_bytes": shorten.Kept, "mark": shorten.Mark},
 		"breaker":    map[string]any{"pause_ms": ms(breakerPause)},
+		"local":      map[string]any{"counters": mostLocal},
 		"mode":       map[string]any{"modes": []any{mode, Module, Functions, Script}, "probed_again_ms": ms(probeEvery)},
 		"wait": map[string]any{
 			"outage_poll_ms": ms(outagePoll), "turn_at_most_ms": ms(longestTurn), "last_call_share_of_timeout": 1.0 / lastCallShare,

@@ -1,12 +1,13 @@
 package redisrl
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
 
 // Counters that are kept at most, so that a flood of identities does not take all memory. Beyond that any one is forgotten.
-const mostLocal = 20_000
+const mostLocal = 50_000
 
 // local decides on requests as long as the server cannot: by a counter for each key and window, which begins with its first
 // request, divided by the number of processes. A throttle is a window in which its empty bucket fills, and leases are free.
@@ -27,24 +28,26 @@ type counter struct {
 func (l *local) decide(rules []KeyedRule) *Result {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now, index := time.Now(), 0
-	results := make([]Result, len(rules))
-	allowed := true
-	for i, each := range rules {
-		results[i] = l.look(each, now, false)
-		if allowed && !results[i].Allowed && !isForced(each.Rule) {
-			allowed, index = false, i
+	now := time.Now()
+	results, judged := make([]Result, len(rules)), make([]State, len(rules))
+	look := func(counts bool) State {
+		for i, each := range rules {
+			results[i] = l.look(each, now, counts)
+			judged[i] = results[i].State
+			if isForced(each.Rule) {
+				judged[i].Allowed, judged[i].RetryAfter = true, 0
+			}
 		}
+		return binding(judged)
 	}
-	for i, each := range rules {
-		if allowed {
-			results[i] = l.look(each, now, true)
-		}
+	bound := look(false)
+	if bound.Allowed {
+		bound = look(true)
 	}
 	if len(results) == 1 {
 		return &results[0]
 	}
-	return allOf(results, index, allowed, results[index].Remaining, results[index].RetryAfter)
+	return allOf(results, slices.Index(judged, bound), bound.Allowed, bound.Remaining, bound.RetryAfter)
 }
 
 // look says whether a request fits into its windows, and counts it where it is told to.

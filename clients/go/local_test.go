@@ -3,46 +3,77 @@ package redisrl
 import (
 	"fmt"
 	"testing"
-	"time"
 )
 
-func TestLocal(t *testing.T) {
-	memory := &local{processes: 2, counters: map[string]*counter{}}
-	decide := func(rules ...KeyedRule) *Result { return memory.decide(rules) }
-	for name, rule := range map[string]Rule{
-		"sliding":  Must(Sliding("4/hour, 9/day")),
-		"calendar": Must(Calendar("5/month", nil, 1)),
-		"throttle": Must(Throttle("4/hour")),
-	} {
-		for i := range 3 {
-			result := decide(On(name, rule))
-			if result.Allowed != (i < 2) || !result.Allowed && (result.RetryAfter <= 0 || result.RetryAfter == Never) {
-				t.Errorf("%s, %d: %+v", name, i, result)
+type localCase struct {
+	Name      string
+	Processes int64
+	Steps     []struct {
+		Rules []struct {
+			Key string
+			described
+		}
+		Times  int
+		Result struct {
+			Allowed bool
+			Index   int
+			Retry   string
+			Each    []struct {
+				Allowed     bool
+				Limit, Used int64
 			}
 		}
 	}
-	// Places are not counted.
-	lease := On("lease", Must(Lease(2, time.Minute)).Holder("a"))
-	for range 5 {
-		if result := decide(lease); !result.Allowed || result.Limit != 1 {
-			t.Errorf("%+v", result)
-		}
+}
+
+func TestLocal(t *testing.T) {
+	var file struct {
+		About string
+		Cases []localCase
 	}
-	// All or none.
-	both := []KeyedRule{On("one", Must(Sliding("9/hour"))), On("throttle", Must(Throttle("4/hour")))}
-	if denied := memory.decide(both); denied.Allowed || denied.Index != 1 {
-		t.Errorf("%+v", denied)
+	readCases(t, "local.json", &file)
+	for _, each := range file.Cases {
+		t.Run(each.Name, func(t *testing.T) {
+			memory := &local{processes: each.Processes, counters: map[string]*counter{}}
+			for at, step := range each.Steps {
+				var rules []KeyedRule
+				for _, described := range step.Rules {
+					rules = append(rules, On(described.Key, must(described.rule(t))))
+				}
+				for range max(step.Times, 1) {
+					result := memory.decide(rules)
+					retry := "later"
+					if result.RetryAfter == 0 {
+						retry = "none"
+					} else if result.RetryAfter == Never {
+						retry = "never"
+					}
+					expected := step.Result
+					if result.Allowed != expected.Allowed || retry != expected.Retry || result.Index != expected.Index {
+						t.Errorf("step %d: %+v", at, result)
+					}
+					states := result.Results
+					if states == nil {
+						states = []Result{*result}
+					}
+					for i, state := range expected.Each {
+						found := states[i]
+						if found.Allowed != state.Allowed || found.Limit != state.Limit || found.Used != state.Used {
+							t.Errorf("step %d, rule %d: %+v", at, i, found)
+						}
+					}
+				}
+			}
+		})
 	}
-	if one := memory.decide(both[:1]); one.Used != 1 {
-		t.Errorf("%+v", one)
-	}
+}
+
+func TestLocalForgets(t *testing.T) {
+	memory := &local{processes: 2, counters: map[string]*counter{}}
 	for i := range 2 * mostLocal {
-		decide(On(fmt.Sprint("flood", i), Must(Sliding("9/hour"))))
+		memory.decide([]KeyedRule{On(fmt.Sprint("flood", i), Must(Sliding("9/hour")))})
 	}
 	if known := len(memory.counters); known != mostLocal {
 		t.Errorf("%d counters are kept", known)
-	}
-	if never := decide(On("heavy", Must(Sliding("8/hour")).Cost(5))); never.RetryAfter != Never {
-		t.Errorf("%+v", never)
 	}
 }

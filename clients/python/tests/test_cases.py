@@ -29,6 +29,7 @@ from redis_rl import (
     Window,
     _calls,
     _identity,
+    _local,
     _memory,
     _protocol,
     calendar,
@@ -100,6 +101,25 @@ def rule_of(described: Any) -> Any:
         return throttle(tuple(rate) if isinstance(rate, list) else rate, **options)
     assert kind == "lease"
     return lease(options.pop("limit"), options.pop("ttl"), **options)
+
+
+@pytest.mark.parametrize("case", cases("local", "cases"))
+def test_local(case: dict[str, Any]) -> None:
+    only(case, "name", "processes", "steps")
+    local = _local.Local(case["processes"])
+    for step in case["steps"]:
+        only(step, "rules", "times", "result")
+        expected = step["result"]
+        only(expected, "allowed", "index", "retry", "each")
+        rules = [(rule["key"], rule_of({name: rule[name] for name in rule if name != "key"})) for rule in step["rules"]]
+        for _ in range(step.get("times", 1)):
+            result = local.decide(rules)
+            assert result.allowed == expected["allowed"]
+            assert {0: "none", None: "never"}.get(result.retry_after_ms, "later") == expected["retry"]
+            each = result.each if isinstance(result, AllResult) else [result]
+            if isinstance(result, AllResult):
+                assert result.index == expected["index"]
+            assert [{"allowed": one.allowed, "limit": one.limit, "used": one.used} for one in each] == expected["each"]
 
 
 class Recorded(BaseException):
@@ -467,6 +487,7 @@ def test_defaults() -> None:
             "kept_bytes": _identity.KEPT,
             "mark": _identity.MARK.decode(),
         },
+        "local": {"counters": _local.MOST},
         "breaker": {"pause_ms": pause},
         "mode": {"modes": ["auto", *MODES], "probed_again_ms": sync_core.PROBE_EVERY * 1000},
         "wait": {

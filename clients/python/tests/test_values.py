@@ -438,7 +438,6 @@ def test_local_limits_of_several_windows_and_costs(clock: Any) -> None:
     assert not local.decide([("t", budget.with_cost(50_001))])
     assert local.decide([("t", budget.with_cost(50_000))])
     assert local.decide([("t", budget.with_cost(200_001))]).retry_after is None
-    assert local.decide([("t", budget.with_cost(5).forced())])
     both = [("x", sliding("1/minute")), ("y", sliding("5/minute"))]
     assert local.decide(both)
     several = local.decide(both)

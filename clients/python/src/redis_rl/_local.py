@@ -32,7 +32,8 @@ class Local:
         """Decides on a request, and counts it if it fits everywhere."""
         asked = [(short(key), rule.now()) for key, rule in rules]
         with self._lock:
-            allowed = all(state for key, rule in asked for state in self._states(key, rule, counts=False))
+            looks = [(rule, state) for key, rule in asked for state in self._states(key, rule, counts=False)]
+            allowed = all(state or rule.force for rule, state in looks)
             states = [self._states(key, rule, counts=allowed) for key, rule in asked]
         return decided_here([(rule, each) for (_, rule), each in zip(asked, states, strict=True)], "local")
 
@@ -47,7 +48,7 @@ class Local:
         used, ends = self._counters.get(name, (0, 0.0))
         if now >= ends:
             used, ends = 0, policy.end_ms / 1000 if policy.end_ms else now + (policy.window_ms or 0) / 1000
-        fits = counts or rule.force or isinstance(rule, Lease) or used + max(cost, 1) <= limit
+        fits = isinstance(rule, Lease) or used + max(cost, 1) <= limit
         if counts and cost and not isinstance(rule, Lease):
             used += cost
             self._counters[name] = used, ends

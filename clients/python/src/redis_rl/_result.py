@@ -273,7 +273,11 @@ def decided_here(answers: Sequence[tuple[Rule, Sequence[State]]], source: Source
     each = [replace(Result.of(rule, states), source=source) for rule, states in answers]
     if len(each) == 1:
         return each[0]
-    return AllResult.of(each, next((number for number, result in enumerate(each) if not result), 0), source=source)
+    # A rule that is forced never denies.
+    judged = [replace(one, allowed=True, retry_after_ms=0) if one.rule.force else one for one in each]
+    bound = _binding(judged)
+    known = {"allowed": bound.allowed, "remaining": bound.remaining, "retry_after_ms": bound.retry_after_ms}
+    return AllResult.of(each, judged.index(bound), source=source, **known)
 
 
 @dataclass(frozen=True, slots=True)

@@ -653,7 +653,7 @@ mod tests {
 
     #[test]
     fn cases_of_defaults() {
-        use crate::{breaker, denials, held, identity, layer, limiter, options, reservation, waits};
+        use crate::{breaker, denials, held, identity, layer, limiter, local, options, reservation, waits};
 
         let file = read("defaults");
         let known = [
@@ -667,6 +667,7 @@ mod tests {
             "hook",
             "identity",
             "limiter",
+            "local",
             "mode",
             "problem",
             "reservation",
@@ -711,6 +712,7 @@ mod tests {
             json!({"longest_bytes": identity::LONGEST, "kept_bytes": identity::KEPT, "mark": identity::MARK}),
         );
         is("breaker", json!({"pause_ms": ms(breaker::PAUSE)}));
+        is("local", json!({"counters": local::MOST}));
         let modes = [Mode::Auto, Mode::Module, Mode::Functions, Mode::Script];
         let modes: Vec<_> = modes.map(|mode| format!("{mode:?}").to_lowercase()).into();
         is("mode", json!({"modes": modes, "probed_again_ms": ms(options.probe_every)}));

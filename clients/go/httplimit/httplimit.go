@@ -134,7 +134,8 @@ func serve(w http.ResponseWriter, r *http.Request, next http.Handler, guard *red
 	}
 	decision, err := guard.Decide(r.Context(), limits...)
 	if err != nil {
-		if r.Context().Err() == nil {
+		// Without an answer a request whose time is over would get an empty one of status 200; a client that has left needs none.
+		if !errors.Is(r.Context().Err(), context.Canceled) {
 			options.OnError(w, r, err)
 		}
 		return

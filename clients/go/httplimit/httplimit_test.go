@@ -1,9 +1,11 @@
 package httplimit_test
 
 import (
+	"context"
 	"encoding/json"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -299,6 +301,22 @@ func TestErrors(t *testing.T) {
 		if response.StatusCode != status || status == 200 && response.Header.Get("x-source") != string(policy) {
 			t.Errorf("%s: %+v", policy, response)
 		}
+	}
+	// A server that says nothing, and a request whose time is over before that of the limiter.
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = silent.Close() }()
+	slow := limiting(t, silent.Addr().String(), httplimit.Options{
+		Rule: rule, GuardOptions: redisrl.GuardOptions{WhenUnavailable: redisrl.Closed},
+	})(in)
+	late, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	recorder := httptest.NewRecorder()
+	slow.ServeHTTP(recorder, httptest.NewRequest(http.MethodGet, "/", nil).WithContext(late))
+	if recorder.Code != http.StatusServiceUnavailable || recorder.Body.Len() == 0 {
+		t.Errorf("%d %q", recorder.Code, recorder.Body)
 	}
 	handler := limiting(t, testserver.Start(t, "module"), httplimit.Options{
 		RuleFor: func(*http.Request) redisrl.Rule { return rule.Cost(0).Cost(-1) },

@@ -8,6 +8,8 @@ export const STATUS = { denied: 429, unavailable: 503, withoutIdentity: 403 } as
 export const DENY_CACHE = { entries: 10_000, bytes: 4 * 1024 * 1024, believed: 1000 } as const;
 /** An identity of more bytes than `longest` is shortened to those that it begins with, the mark and its hash. */
 export const IDENTITY = { longest: 512, kept: 64, mark: "%sha256:" } as const;
+/** Of the policy `local`. The oldest make room. */
+export const LOCAL = { counters: 50_000 } as const;
 /** For how long a node that was unavailable is not asked. */
 export const BREAKER_PAUSE = 1000;
 export const MODES = ["module", "functions", "script"] as const;

@@ -22,12 +22,16 @@ export function rateLimit(limiter: Limiter, limits: Limits<Request>, options: Ra
   const limit = (request: Request, response: Response, next: NextFunction) => {
     admit(request, routeOf(request, limit))
       .then(async ({ refusal, onDenied, headers, result, end }) => {
-        if (end) over(response, end);
+        if (end) over(response, end, request);
         response.locals.rateLimit = result;
         for (const [name, value] of Object.entries(headers)) response.append(name, value);
         if (!refusal) next();
         else if (onDenied) await onDenied(request, response, next);
-        else response.writeHead(refusal.status, { "Content-Type": refusal.type }).end(refusal.body);
+        else {
+          // What stands in for the response of a WebSocket returns nothing.
+          response.writeHead(refusal.status, { "Content-Type": refusal.type });
+          response.end(refusal.body);
+        }
       }, next)
       .catch(next);
   };
@@ -36,7 +40,7 @@ export function rateLimit(limiter: Limiter, limits: Limits<Request>, options: Ra
 
 /**
  * The template of the route that the middleware is declared on. Express tells the path of its router as it was requested
- * only, so the parameters in that are put back: those that a router with `mergeParams` knows.
+ * only, so the parameters in that, those that a router with `mergeParams` knows, become `:`.
  */
 function routeOf({ route, method, baseUrl, params }: Request, limit: RequestHandler): string | undefined {
   if (!route) return undefined;
@@ -52,10 +56,11 @@ function routeOf({ route, method, baseUrl, params }: Request, limit: RequestHand
     (/^\d+$/.test(name) && /[*(]/.test(own));
   // Paths match in any case.
   const base = baseUrl.toLowerCase().split("/");
+  const given = base.map((part) => decoded(part, decodeURIComponent));
   for (const [name, value] of Object.entries(params)) {
     const text = String(value).toLowerCase();
-    const i = base.findLastIndex((part) => decoded(part, decodeURIComponent) === text);
-    if (i >= 0 && !isOwn(name)) base[i] = `:${name}`;
+    // In all parts that have the value: else a client that sends one twice would choose among templates.
+    if (given.includes(text) && !isOwn(name)) for (const i of base.keys()) if (given[i] === text) base[i] = ":";
   }
   return routeName(methods, `${base.join("/")}${own}`);
 }

@@ -68,7 +68,8 @@ export const rateLimitPlugin: FastifyPluginCallback<PluginOptions> = Object.assi
  */
 export function rateLimit(limiter: Limiter, limits: Limits<FastifyRequest>, options: RateLimitOptions = {}): Hook {
   const routeOf = ({ method, routeOptions }: FastifyRequest) =>
-    routeOptions.url && routeName([routeOptions.method ?? method].flat(), routeOptions.url);
+    // A route at the root of a plugin is two in Fastify: with a slash behind it, and without.
+    routeOptions.url && routeName([routeOptions.method ?? method].flat(), routeOptions.url.replace(/(?<=.)\/$/, ""));
   return hook(limiter, limits, options, routeOf);
 }
 
@@ -81,7 +82,7 @@ function hook(
   const admit = guard(limiter, limits, options, ({ raw }) => raw);
   return async (request, reply) => {
     const { refusal, onDenied, headers, end } = await admit(request, routeOf(request));
-    if (end) over(reply.raw, end);
+    if (end) over(reply.raw, end, request.raw);
     for (const [name, value] of Object.entries(headers)) {
       const before = reply.getHeader(name);
       reply.header(name, before === undefined ? value : `${before}, ${value}`);

@@ -157,10 +157,12 @@ const told = new WeakMap<object, ReadonlySet<string>>();
 export function over(
   response: ServerResponse & { readonly stream?: { readonly destroyed: boolean } },
   end: () => void,
+  { socket }: { readonly socket?: { readonly destroyed: boolean; once(event: "close", end: () => void): unknown } },
 ): void {
-  // Of HTTP/2 the stream says it.
-  if (response.stream?.destroyed ?? response.destroyed) end();
-  else response.once("close", end);
+  // Of HTTP/2 the stream says it. What stands in for the response of a WebSocket has no socket of its own, and is never sent.
+  const what = response.stream || response.socket || !socket ? response : socket;
+  if (response.stream?.destroyed ?? what.destroyed) end();
+  else what.once("close", end);
 }
 
 export function answer({ status, type, body }: Refusal, headers: Readonly<Record<string, string>> = {}): Response {

@@ -21,7 +21,7 @@ export function rateLimit(limiter: Limiter, limits: Limits<Context>, options: Ra
   const admit = guard(limiter, limits, options, ({ req }) => req);
   return async (context: Context, next: Next) => {
     const { refusal, onDenied, headers, result, end } = await admit(context, routeOf(context));
-    if (end) over(context.res, end);
+    if (end) over(context.res, end, context.req);
     context.state.rateLimit = result;
     for (const [name, value] of Object.entries(headers)) context.append(name, value);
     if (!refusal) {

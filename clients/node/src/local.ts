@@ -4,13 +4,11 @@
  */
 
 import { type Asked, unitsOf } from "./asking.js";
+import { LOCAL } from "./defaults.js";
 import { memoryKey } from "./keys.js";
 import { counted, type WindowResult } from "./reply.js";
 import { unlimited } from "./result.js";
 import { describe, isForced, windowsOf } from "./words.js";
-
-/** The oldest make room. */
-const MOST_COUNTERS = 50_000;
 
 export class LocalLimits {
   readonly #processes: number;
@@ -28,12 +26,13 @@ export class LocalLimits {
       const { key, rule, force } = demand;
       const cost = unitsOf(demand);
       const windows = rule.kind === "lease" ? [] : windowsOf(rule);
-      const counters = windows.map(({ limit, windowMs }, i) => {
-        const id = `${i} ${describe(rule)} ${memoryKey(key)}`;
+      const counters = windows.map(({ limit, windowMs }) => {
+        // Of a calendar's window less is left each time.
+        const id = `${rule.kind === "calendar" ? describe(rule) : windowMs} ${memoryKey(key)}`;
         const known = this.#counters.get(id);
         const counter = known && known.endsAt > now ? known : { used: 0, endsAt: now + windowMs };
         const share = limit === 0 ? 0 : Math.max(1, Math.floor(limit / this.#processes));
-        return { id, counter, limit: share, windowMs, fits: counter.used + cost <= share };
+        return { id, counter, limit: share, windowMs, fits: counter.used + Math.max(cost, 1) <= share };
       });
       return { rule, cost, counters, passes: isForced(rule, force) || counters.every(({ fits }) => fits) };
     });
@@ -53,10 +52,10 @@ export class LocalLimits {
     counter.used += cost;
     this.#counters.delete(id);
     this.#counters.set(id, counter);
-    if (this.#counters.size <= MOST_COUNTERS) return;
+    if (this.#counters.size <= LOCAL.counters) return;
     // Many at once: a map looks for its oldest entry among those that were removed.
     for (const oldest of this.#counters.keys()) {
-      if (this.#counters.size <= 0.9 * MOST_COUNTERS) break;
+      if (this.#counters.size <= 0.9 * LOCAL.counters) break;
       this.#counters.delete(oldest);
     }
   }

@@ -434,6 +434,34 @@ describe("keys", () => {
   }
 });
 
+describe("local", () => {
+  const { LocalLimits } = internal("local");
+  const { resultOf, resultOfAll } = internal("result");
+  for (const given of read("local").cases) {
+    test(given.name, () => {
+      knows(given, "name", "processes", "steps");
+      const local = new LocalLimits(given.processes);
+      for (const { rules, times = 1, result: expected, ...more } of given.steps) {
+        knows(more);
+        const asked = rules.map(({ key, ...rule }: Any) => ({ key, rule: ruleOf(rule) }));
+        for (let i = 0; i < times; i++) {
+          const windows = local.decide(asked, false);
+          const all = asked.length > 1;
+          const result = all ? resultOfAll(asked, windows, "local") : resultOf(asked[0].rule, windows[0], "local");
+          const retry = { 0: "none", undefined: "never" }[result.retryAfterMs as 0 | "undefined"] ?? "later";
+          const each = (all ? result.each : [result]).map(({ allowed, limit, used }: Any) => ({
+            allowed,
+            limit,
+            used,
+          }));
+          const told = { allowed: result.allowed, ...(all && { index: result.index }), retry, each };
+          assert.deepEqual(told, expected);
+        }
+      }
+    });
+  }
+});
+
 test("defaults: each row is what the package uses", async () => {
   const { about: _, ...rows } = read("defaults");
   const {
@@ -443,6 +471,7 @@ test("defaults: each row is what the package uses", async () => {
     DENY_CACHE,
     IDENTITY,
     BREAKER_PAUSE,
+    LOCAL,
     MODES,
     PROBE_AGAIN,
     WAITING,
@@ -508,6 +537,7 @@ test("defaults: each row is what the package uses", async () => {
       },
       deny_cache: { entries: DENY_CACHE.entries, bytes: DENY_CACHE.bytes, believed_at_most_ms: DENY_CACHE.believed },
       identity: { longest_bytes: IDENTITY.longest, kept_bytes: IDENTITY.kept, mark: IDENTITY.mark },
+      local: { counters: LOCAL.counters },
       breaker: { pause_ms: BREAKER_PAUSE },
       mode: { modes: [LIMITER.mode, ...MODES], probed_again_ms: PROBE_AGAIN },
       wait: {

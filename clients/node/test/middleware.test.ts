@@ -1,7 +1,8 @@
 /** The package's own middleware inside its frameworks, over real HTTP. */
 
 import assert from "node:assert/strict";
-import { createServer, type IncomingHttpHeaders, request as send } from "node:http";
+import { once } from "node:events";
+import { createServer, type IncomingHttpHeaders, ServerResponse, request as send } from "node:http";
 import { type AddressInfo, connect } from "node:net";
 import { Readable } from "node:stream";
 import { after, before, describe, test } from "node:test";
@@ -760,6 +761,64 @@ test("express: what a client puts into a parameter changes no template", async (
     "a name that begins alike",
   );
   assert.equal(await status("/odd%E0/a"), 200, "a base that cannot be decoded");
+});
+
+test("express: a value that is in a path twice makes no template of its own", async (t) => {
+  const limiter = new Limiter(nowhere, { whenUnavailable: "local", logger: { warn() {} } });
+  const limit = expressRateLimit(limiter, sliding("1/hour"), { key: () => "k", timeout: 10_000 });
+  const below = express.Router({ mergeParams: true }).get("/", limit, (_request, response) => void response.send("in"));
+  const app = await listening(createServer(express().use("/team/:team/user/:user", below)));
+  t.after(() => app.close());
+  const status = async (path: string) => (await fetch(app.url + path)).status;
+  assert.deepEqual([await status("/team/a/user/b"), await status("/team/a/user/a")], [200, 429]);
+});
+
+test("express: a lease of a WebSocket ends with its connection, and a denial is answered", async (t) => {
+  const server = await Server.start({ mode: "module" });
+  const open = (await clients[0]?.open(server.port)) as OpenClient;
+  const limit = expressRateLimit(new Limiter(open.client), lease(1, 60), { key: () => "k", timeout: 10_000 });
+  const app = express().use(limit, (request) => void request.socket.write("in"));
+  const http = createServer();
+  // As express-ws does: the response has no socket, and its writeHead returns nothing.
+  http.on("upgrade", (request, socket) => {
+    const response = new ServerResponse(request);
+    response.writeHead = ((status: number) => void socket.write(`${status}`)) as never;
+    app(request, response);
+  });
+  const at = await listening(http);
+  t.after(async () => {
+    at.close();
+    open.close();
+    await server.stop();
+  });
+  const told = async () => {
+    const socket = connect(Number(new URL(at.url).port));
+    socket.write("GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
+    const [text] = await once(socket, "data");
+    return { socket, text: String(text) };
+  };
+  const first = await told();
+  const second = await told();
+  assert.match(`${first.text} ${second.text}`, /^in 429/);
+  first.socket.destroy();
+  second.socket.destroy();
+  const places = () => server.run("ZCARD", "rl:lease-1/60s:{k}");
+  await eventually("the place is free", async () => (await places()) === 0);
+});
+
+test("fastify: a route is the same with and without a slash behind it", async () => {
+  const keys: string[] = [];
+  const onDecision = ({ key }: { readonly key: unknown }) => void keys.push(String(key));
+  const limiter = new Limiter(nowhere, { whenUnavailable: "open", logger: { warn() {} }, onDecision });
+  const hook = fastifyRateLimit(limiter, sliding("1/hour"), { key: () => "k" });
+  for (const url of ["/login", "/login/", "/"]) {
+    const reply = { getHeader() {}, header() {} };
+    await hook({ method: "GET", routeOptions: { method: "GET", url }, raw: {} } as never, reply as never);
+  }
+  assert.deepEqual(
+    keys,
+    ["/login", "/login", "/"].map((path) => `rl:GET ${path} sliding-1/3600s:{k}`),
+  );
 });
 
 test("koa: an error whose headers are a getter stays the error", async (t) => {

@@ -56,11 +56,11 @@ function routeOf({ route, method, baseUrl, params }: Request, limit: RequestHand
     (/^\d+$/.test(name) && /[*(]/.test(own));
   // Paths match in any case.
   const base = baseUrl.toLowerCase().split("/");
-  const given = base.map((part) => decoded(part, decodeURIComponent));
   for (const [name, value] of Object.entries(params)) {
     const text = String(value).toLowerCase();
-    // In all parts that have the value: else a client that sends one twice would choose among templates.
-    if (given.includes(text) && !isOwn(name)) for (const i of base.keys()) if (given[i] === text) base[i] = ":";
+    const i = base.findLastIndex((part) => decoded(part, decodeURIComponent) === text);
+    // Without its name: a client that sends one value twice would choose where each stands.
+    if (i >= 0 && !isOwn(name)) base[i] = ":";
   }
   return routeName(methods, `${base.join("/")}${own}`);
 }

@@ -88,7 +88,7 @@ public record Decision(
   }
 
   /** As the server picks it for its short reply. */
-  private static State binding(List<State> states) {
+  static State binding(List<State> states) {
     Duration never = Duration.ofSeconds(Long.MAX_VALUE);
     return states.stream()
         .min(

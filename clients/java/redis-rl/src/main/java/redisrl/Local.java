@@ -1,6 +1,7 @@
 package redisrl;
 
 import static java.time.Duration.ZERO;
+import static redisrl.Decision.binding;
 
 import java.time.Duration;
 import java.time.Instant;
@@ -17,8 +18,8 @@ import redisrl.Rule.Policy;
  * which its empty bucket fills.
  */
 final class Local {
-  /** Beyond that the oldest are forgotten, so that a flood of identities takes no memory. */
-  private static final int MOST = 20_000;
+  /** Beyond that those asked for least recently are forgotten: a flood takes no memory. */
+  static final int MOST = 50_000;
 
   private static final class Counter {
     long used;
@@ -27,7 +28,7 @@ final class Local {
 
   private final int processes;
   private final Map<String, Counter> counters =
-      new LinkedHashMap<>() {
+      new LinkedHashMap<>(16, 0.75f, true) {
         @Override
         protected boolean removeEldestEntry(Map.Entry<String, Counter> eldest) {
           return size() > MOST;
@@ -41,19 +42,11 @@ final class Local {
   /** Decides on a request, and counts it if it fits everywhere. */
   synchronized Decision decide(List<Keyed> rules) {
     Instant now = Instant.now();
-    List<Decision> results = new ArrayList<>();
-    rules.forEach(each -> results.add(told(each, now, false)));
-    int index = 0;
-    while (index < rules.size()
-        && (results.get(index).allowed() || rules.get(index).rule().options.force())) {
-      index++;
+    List<Decision> results = rules.stream().map(each -> told(each, now, false)).toList();
+    if (binding(judged(rules, results)).allowed()) {
+      results = rules.stream().map(each -> told(each, now, true)).toList();
     }
-    boolean allowed = index == rules.size();
-    if (allowed) {
-      results.clear();
-      rules.forEach(each -> results.add(told(each, now, true)));
-    }
-    return together(results, allowed ? 0 : index, allowed);
+    return together(rules, results);
   }
 
   /** What a request is told that nobody decides on. */
@@ -67,24 +60,38 @@ final class Local {
       }
       results.add(Decision.of(each.rule(), states));
     }
-    return together(results, 0, true);
+    return together(rules, results);
   }
 
-  private static Decision together(List<Decision> results, int index, boolean allowed) {
-    Decision bound = results.get(index);
+  private static Decision together(List<Keyed> rules, List<Decision> results) {
+    List<State> judged = judged(rules, results);
+    State bound = binding(judged);
     return results.size() == 1
-        ? bound
-        : Decision.of(results, index, allowed, bound.remaining(), bound.retryAfter());
+        ? results.get(0)
+        : Decision.of(
+            results, judged.indexOf(bound), bound.allowed(), bound.remaining(), bound.retryAfter());
+  }
+
+  /** The states by which a request is decided: a rule that is forced never denies. */
+  private static List<State> judged(List<Keyed> rules, List<Decision> results) {
+    List<State> judged = new ArrayList<>();
+    for (int i = 0; i < rules.size(); i++) {
+      State state = results.get(i).state();
+      boolean force = rules.get(i).rule().options.force();
+      judged.add(force ? state.of(true, state.remaining(), ZERO) : state);
+    }
+    return judged;
   }
 
   /** What a rule says to a request, which counts if it fits into all. */
   private Decision told(Keyed each, Instant now, boolean counts) {
-    long weight = each.rule().weight();
+    // Leases are let in.
+    long weight = each.rule() instanceof Rule.Lease ? 0 : each.rule().weight();
     List<State> states = new ArrayList<>();
     for (Policy policy : each.rule().policies()) {
       long limit = Math.max(policy.limit() / processes, Math.min(policy.limit(), 1));
       Counter counter = counter(each, policy, now);
-      boolean fits = counts || counter.used + Math.max(weight, 1) <= limit;
+      boolean fits = counter.used + Math.max(weight, 1) <= limit;
       counter.used += counts ? weight : 0;
       Duration reset = ZERO;
       if (counter.used > 0) {

@@ -193,6 +193,41 @@ class CasesTest {
   }
 
   @TestFactory
+  Stream<DynamicTest> local() {
+    return each(
+        "local.json",
+        "cases",
+        Set.of("name", "processes", "steps"),
+        one -> {
+          Local local = new Local(one.get("processes").intValue());
+          for (JsonNode step : one.get("steps")) {
+            List<Keyed> rules = new ArrayList<>();
+            for (JsonNode d : step.get("rules")) {
+              String key =
+                  ((com.fasterxml.jackson.databind.node.ObjectNode) d).remove("key").asText();
+              rules.add(Keyed.of(key, rule(d)));
+            }
+            JsonNode expected = step.get("result");
+            for (int i = 0; i < step.path("times").asInt(1); i++) {
+              Decision decision = local.decide(rules);
+              Duration wait = decision.retryAfter();
+              String retry = wait == null ? "never" : wait.isZero() ? "none" : "later";
+              assertThat(decision.allowed()).isEqualTo(expected.get("allowed").booleanValue());
+              assertThat(retry).isEqualTo(expected.get("retry").asText());
+              assertThat(decision.index()).isEqualTo(expected.path("index").asInt());
+              List<State> states = rules.size() > 1 ? decision.each() : List.of(decision.state());
+              for (int at = 0; at < states.size(); at++) {
+                JsonNode state = expected.get("each").get(at);
+                assertThat(states.get(at).allowed()).isEqualTo(state.get("allowed").booleanValue());
+                assertThat(states.get(at).limit()).isEqualTo(state.get("limit").longValue());
+                assertThat(states.get(at).used()).isEqualTo(state.get("used").longValue());
+              }
+            }
+          }
+        });
+  }
+
+  @TestFactory
   Stream<DynamicTest> rates() {
     return Stream.concat(
         each(

@@ -56,6 +56,7 @@ class DefaultsTest {
     own.put("identity.kept_bytes", Keys.KEPT);
     own.put("identity.mark", Keys.MARK);
     own.put("breaker.pause_ms", Core.PAUSE.toMillis());
+    own.put("local.counters", Local.MOST);
     own.put("mode.modes", "[" + String.join(",", modes) + "]");
     own.put("mode.probed_again_ms", Core.PROBE.toMillis());
     own.put("wait.outage_poll_ms", Core.PAUSE.toMillis());

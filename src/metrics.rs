@@ -22,6 +22,7 @@ impl Total {
     }
 }
 
+/// The decisions of one command.
 pub struct Outcomes {
     pub allowed: Total,
     pub denied: Total,
@@ -71,6 +72,7 @@ impl DeniedKeys {
 pub static ALL: Outcomes = Outcomes::new();
 /// The decisions of RL.PEEK, and of requests that take no unit.
 pub static PEEK: Outcomes = Outcomes::new();
+/// The keys of denied requests.
 pub static TOP: DeniedKeys = DeniedKeys(Mutex::new(None));
 /// Keys that RL.RESET has removed.
 pub static RESET: Total = Total::new();

@@ -15,35 +15,39 @@
 //! Counts only go up. So the lowest counter is looked for from where the last one was found, and only at the end are all
 //! counters gone through again.
 //!
-//! A caller that chooses the keys must not be able to choose which of them have the same hash, so keys are hashed with a random
-//! seed. Two keys of the same hash are counted as one: a chance of 1 in 2^64 for two keys.
+//! A caller that chooses the keys must not be able to choose which of them share a chain, so keys are hashed with a random
+//! seed. Two keys of the same length and hash are counted as one: a chance of 1 in 2^64 for two keys.
 
 #![forbid(unsafe_code)]
 
 use std::array;
 use std::cmp::Reverse;
-use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::mem;
 
 use foldhash::SharedSeed;
-use foldhash::fast::{FixedState, FoldHasher};
+use foldhash::fast::FoldHasher;
 
-/// The bytes of a key that are kept, to be shown. Keys are identified by a hash of all their bytes.
+/// The bytes of a key that are kept, to be shown. Keys are identified by their length and a hash of all their bytes.
 pub const KEPT: usize = 256;
 
+/// The number of counters.
 pub const COUNTERS: usize = 128;
 
-/// `K` is [`COUNTERS`] except in tests.
+/// `K` is [`COUNTERS`] except in tests, and less than 255: the index of a counter is one byte, and 255 stands for none.
 pub struct Sketch<const K: usize = COUNTERS> {
     /// Of the hash.
     seed: (u64, SharedSeed),
     counters: [Counter; K],
-    /// The index of each key's counter, by the key's hash.
-    places: HashMap<u64, usize, FixedState>,
     /// No count is lower, and none before the counter of the index `next` is as low.
     lowest: u64,
     next: usize,
+    /// The first counter of each chain. A counter is in the chain that the last byte of its key's hash names.
+    chains: [u8; 256],
 }
+
+/// In place of an index, at the end of a chain.
+const NONE: u8 = u8::MAX;
 
 struct Counter {
     count: u64,
@@ -51,6 +55,8 @@ struct Counter {
     hash: u64,
     /// The length of the key, which may be more than is kept.
     length: usize,
+    /// The next counter of its chain.
+    next: u8,
     bytes: [u8; KEPT],
 }
 
@@ -69,24 +75,25 @@ pub struct Counted<'a> {
 
 impl<const K: usize> Sketch<K> {
     pub fn new() -> Self {
+        const { assert!(0 < K && K < NONE as usize) };
         let random = RandomState::new();
-        let unused = || Counter { count: 0, error: 0, hash: 0, length: 0, bytes: [0; KEPT] };
+        let unused = || Counter { count: 0, error: 0, hash: 0, length: 0, next: NONE, bytes: [0; KEPT] };
         Self {
             seed: (random.hash_one(0), SharedSeed::from_u64(random.hash_one(1))),
             counters: array::from_fn(|_| unused()),
-            // With room for twice as many it does not grow: what has gone leaves its place to be tidied.
-            places: HashMap::with_capacity_and_hasher(K.saturating_mul(2), FixedState::default()),
             lowest: 0,
             next: 0,
+            chains: [NONE; 256],
         }
     }
 
+    /// Counts a key once.
     pub fn count(&mut self, key: &[u8]) {
         let mut hasher = FoldHasher::with_seed(self.seed.0, &self.seed.1);
-        hasher.write_usize(key.len());
         hasher.write(key);
         let hash = hasher.finish();
-        match self.places.get(&hash).and_then(|&index| self.counters.get_mut(index)) {
+        // Every index is in range, so the steps below never return early.
+        match self.find(hash, key.len()) {
             Some(counter) => counter.count = counter.count.saturating_add(1),
             None => {
                 self.take_over(hash, key);
@@ -102,37 +109,77 @@ impl<const K: usize> Sketch<K> {
         entries
     }
 
-    /// Gives the lowest counter to a key without one, and increments it. Every index is in range, so no step returns early.
+    /// The counter of a key.
+    fn find(&mut self, hash: u64, length: usize) -> Option<&mut Counter> {
+        let mut index = *self.chains.get(chain_of(hash))?;
+        loop {
+            let counter = self.counters.get(usize::from(index))?; // `None` at the end of the chain.
+            if counter.hash == hash && counter.length == length {
+                return self.counters.get_mut(usize::from(index));
+            }
+            index = counter.next;
+        }
+    }
+
+    /// Gives the lowest counter to a key without one, and increments it.
     fn take_over(&mut self, hash: u64, key: &[u8]) -> Option<()> {
         let counters = self.counters.iter().enumerate();
         let as_low = counters.clone().skip(self.next).find(|(_, counter)| counter.count == self.lowest);
         let (index, counter) = as_low.or_else(|| counters.min_by_key(|(_, counter)| counter.count))?;
         (self.lowest, self.next) = (counter.count, index.saturating_add(1));
         let raised = self.lowest.checked_add(1)?; // At its maximum it stays as it is.
-        if counter.count > 0 {
-            self.places.remove(&counter.hash);
-        }
-        self.places.insert(hash, index);
+        self.leave_chain(index as u8);
+        let chain = self.chains.get_mut(chain_of(hash))?;
         let counter = self.counters.get_mut(index)?;
         counter.error = counter.count;
         counter.count = raised;
         counter.hash = hash;
         counter.length = key.len();
+        counter.next = mem::replace(chain, index as u8);
         let kept = kept_of(key);
         counter.bytes.get_mut(..kept.len())?.copy_from_slice(kept);
         Some(())
     }
+
+    /// Takes a counter out of the chain of its key. An unused counter is not in a chain.
+    fn leave_chain(&mut self, index: u8) -> Option<()> {
+        let counter = self.counters.get(usize::from(index))?;
+        let (chain, next) = (chain_of(counter.hash), counter.next);
+        let first = self.chains.get_mut(chain)?;
+        if *first == index {
+            *first = next;
+            return Some(());
+        }
+        let mut before = *first;
+        loop {
+            let link = &mut self.counters.get_mut(usize::from(before))?.next;
+            if *link == index {
+                *link = next;
+                return Some(());
+            }
+            before = *link;
+        }
+    }
 }
 
 impl Counter {
+    fn kept(&self) -> &[u8] {
+        self.bytes.get(..self.length).unwrap_or(&self.bytes)
+    }
+
     fn counted(&self) -> Counted<'_> {
-        let key = self.bytes.get(..self.length).unwrap_or(&self.bytes);
+        let key = self.kept();
         Counted { key, cut: self.length.saturating_sub(key.len()), count: self.count, error: self.error }
     }
 }
 
+/// What is kept of a key.
 fn kept_of(key: &[u8]) -> &[u8] {
     key.get(..KEPT).unwrap_or(key)
+}
+
+fn chain_of(hash: u64) -> usize {
+    usize::from(hash as u8)
 }
 
 #[cfg(test)]
@@ -164,19 +211,26 @@ mod tests {
         for (key, true_count) in exact {
             assert!(true_count <= lowest, "{key:?} came {true_count} times and has no counter, with {lowest}");
         }
-        check_places(sketch);
+        check_links(sketch);
     }
 
-    /// Each counter in use is found by its hash, and no lower counter is passed over.
-    fn check_places<const K: usize>(sketch: &Sketch<K>) {
+    /// The chains are whole, and no lower counter is passed over.
+    fn check_links<const K: usize>(sketch: &Sketch<K>) {
         let counts = sketch.counters.each_ref().map(|counter| counter.count);
         assert!(counts.iter().all(|&count| count >= sketch.lowest), "{counts:?}");
         assert!(counts[..sketch.next].iter().all(|&count| count > sketch.lowest || count == u64::MAX), "{counts:?}");
-        for (&hash, &index) in &sketch.places {
-            assert_eq!(sketch.counters[index].hash, hash);
+        let mut in_chains = 0;
+        for (chain, &first) in sketch.chains.iter().enumerate() {
+            let mut index = first;
+            while index != NONE {
+                let counter = &sketch.counters[usize::from(index)];
+                assert_eq!(chain_of(counter.hash), chain);
+                index = counter.next;
+                in_chains += 1;
+                assert!(in_chains <= K, "a chain without an end");
+            }
         }
-        assert_eq!(sketch.places.len(), counts.iter().filter(|&&count| count > 0).count());
-        assert!(sketch.places.capacity() <= 4 * K.max(8), "it grows");
+        assert_eq!(in_chains, counts.iter().filter(|&&count| count > 0).count());
     }
 
     fn counted<const K: usize>(keys: &[Vec<u8>]) -> Sketch<K> {
@@ -251,7 +305,7 @@ mod tests {
             assert_eq!((entry.key, entry.cut), (kept_of(key), key.len().saturating_sub(KEPT)));
             assert_eq!((entry.count, entry.error), (count, 0));
         }
-        check_places(&sketch);
+        check_links(&sketch);
     }
 
     #[test]
@@ -262,16 +316,14 @@ mod tests {
         }
         for key in ["a", "b", "c", "a"] {
             sketch.count(key.as_bytes());
-            check_places(&sketch);
+            check_links(&sketch);
             assert!(sketch.entries().iter().all(|entry| entry.count == u64::MAX));
         }
     }
 
     #[test]
     fn the_memory_is_what_the_documentation_says() {
-        // The map has 512 places of 17 bytes.
-        let size = size_of::<Sketch>() + 512 * 17;
-        assert!(size < 46_000, "{size}");
+        assert!(size_of::<Sketch>() < 40 * 1024, "{}", size_of::<Sketch>());
     }
 
     #[test]

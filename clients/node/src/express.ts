@@ -23,6 +23,8 @@ export function rateLimit(limiter: Limiter, limits: Limits<Request>, options: Ra
     admit(request, routeOf(request, limit))
       .then(async ({ refusal, onDenied, headers, result, end }) => {
         if (end) over(response, end, request);
+        // Answered meanwhile, as by a time-out of the application's.
+        if (response.headersSent) return;
         response.locals.rateLimit = result;
         for (const [name, value] of Object.entries(headers)) response.append(name, value);
         if (!refusal) next();

@@ -46,8 +46,8 @@ export function rateLimit<Q extends Request = Request>(
 }
 
 function withHeaders(response: Response, headers: Readonly<Record<string, string>>): Response {
-  // An upgrade to a WebSocket, as in Deno, cannot be copied.
-  if (response.status < 200) return response;
+  // An upgrade to a WebSocket cannot be copied: Deno makes a response of status 101 of it, Bun none at all.
+  if (!(response?.status >= 200)) return response;
   // The headers of a response that was fetched cannot be changed.
   const changed = new Response(response.body, response);
   for (const [name, value] of Object.entries(headers)) changed.headers.append(name, value);

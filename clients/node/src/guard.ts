@@ -181,7 +181,7 @@ export async function responded(
   if (signal.aborted) end();
   try {
     const response = await respond();
-    if (response.body) {
+    if (response?.body) {
       const { readable, writable } = new TransformStream();
       response.body.pipeTo(writable).then(end, end);
       return new Response(readable, response);

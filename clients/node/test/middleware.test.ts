@@ -608,6 +608,35 @@ test("a Fetch handler may upgrade its request, whose response cannot be copied",
   assert.equal((await limited(() => upgrade)(new Request("http://localhost/"))).status, 429);
 });
 
+test("a Fetch handler may return nothing, as Bun's do after an upgrade", async () => {
+  const limiter = new Limiter(nowhere, { whenUnavailable: "open", logger: { warn() {} } });
+  const limited = fetchRateLimit(limiter, sliding("1/hour"), { key: () => "k" });
+  assert.equal(await limited((() => undefined) as never)(new Request("http://x")), undefined);
+});
+
+test("express: where another has answered meanwhile nothing is added to its answer", async (t) => {
+  let answered = () => {};
+  const over = new Promise<void>((resolve) => {
+    answered = resolve;
+  });
+  const slow = { keyPrefix: "", send: () => over.then(() => Promise.reject(new UnavailableError("away"))) };
+  const limiter = new Limiter(slow, { whenUnavailable: "open", logger: { warn() {} } });
+  const errors: unknown[] = [];
+  const app = express().use((_request, response, next) => {
+    next();
+    response.status(503).end("late");
+    response.on("close", answered);
+  });
+  app.use(expressRateLimit(limiter, sliding("1/hour"), { key: () => "k", timeout: 10_000 }));
+  app.use(() => void errors.push("it was asked"));
+  app.use(((error, _request, _response, _next) => void errors.push(error)) as express.ErrorRequestHandler);
+  const at = await listening(createServer(app));
+  t.after(() => at.close());
+  assert.equal((await fetch(at.url)).status, 503);
+  await sleep(50);
+  assert.deepEqual(errors, []);
+});
+
 test("an application that is mounted in two places has two limits", async (t) => {
   const server = await Server.start({ mode: "module" });
   const open = (await clients[0]?.open(server.port)) as OpenClient;

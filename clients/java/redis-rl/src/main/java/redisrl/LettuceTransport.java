@@ -11,6 +11,7 @@ import io.lettuce.core.RedisClient;
 import io.lettuce.core.RedisCommandExecutionException;
 import io.lettuce.core.RedisConnectionStateListener;
 import io.lettuce.core.RedisURI;
+import io.lettuce.core.TimeoutOptions;
 import io.lettuce.core.api.StatefulConnection;
 import io.lettuce.core.cluster.ClusterClientOptions;
 import io.lettuce.core.cluster.ClusterTopologyRefreshOptions;
@@ -44,6 +45,13 @@ public final class LettuceTransport implements Transport {
   private static final int TRIES = 20;
   private static final long PAUSE = Duration.ofMillis(20).toNanos();
 
+  /**
+   * Calls have their deadline elsewhere. Lettuce's would end those whose replies have arrived while
+   * the process was stopped.
+   */
+  private static final TimeoutOptions NO_TIMEOUT =
+      TimeoutOptions.builder().timeoutCommands(false).build();
+
   private final Supplier<CompletableFuture<? extends StatefulConnection<String, String>>> connector;
   private final @Nullable RedisClusterClient cluster;
   private final @Nullable AbstractRedisClient own;
@@ -72,6 +80,7 @@ public final class LettuceTransport implements Transport {
         ClientOptions.builder()
             .autoReconnect(false)
             .disconnectedBehavior(DisconnectedBehavior.REJECT_COMMANDS)
+            .timeoutOptions(NO_TIMEOUT)
             .build());
     return new LettuceTransport(
         () -> client.connectAsync(StringCodec.UTF8, own).toCompletableFuture(), client);
@@ -120,6 +129,7 @@ public final class LettuceTransport implements Transport {
     own.setOptions(
         ClusterClientOptions.builder()
             .disconnectedBehavior(DisconnectedBehavior.REJECT_COMMANDS)
+            .timeoutOptions(NO_TIMEOUT)
             .topologyRefreshOptions(
                 ClusterTopologyRefreshOptions.builder()
                     .enableAdaptiveRefreshTrigger(RefreshTrigger.values())

@@ -18,6 +18,8 @@ LONGEST = 512
 """Bytes of an identity that a key has as it is. A header of a client's choosing would fill the server's memory."""
 KEPT = 64
 MARK = b"%sha256:"
+TEST_CLIENT = "testclient"
+"""The peer of Starlette's and FastAPI's test client. Those of Flask and Django come from 127.0.0.1."""
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -60,9 +62,9 @@ class ClientAddress:
             forwarded: the lines of X-Forwarded-For.
         """
         address = _read(peer) if peer else None
-        if peer and address is None:
-            # Not an address, as in tests: the server made it, and no client.
+        if peer == TEST_CLIENT:
             return peer
+        # What is not an address is a server's name for a unix socket, which all of its clients would share.
         trusts = self._trusts_unix if address is None else self._trusts(address)
         if forwarded and any(forwarded) and trusts:
             # The last proxy has added the last address. Of a trusted one, the address before it is believed, too.

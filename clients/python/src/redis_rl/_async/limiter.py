@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import secrets
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -365,6 +366,8 @@ class AsyncLimiter:
     def hold(self, key: Key, rule: Lease, *, holder: str | bytes | None = None, timeout: float = 0.0) -> AsyncHeldLease:
         """A lease for a block of work, in a ``with`` statement. It raises `Denied` on entry if none is free.
 
+        It is for one block at a time: call this for each thread or task. Entering it again meanwhile is a RuntimeError.
+
         The lease is renewed in the background, each third of its time, and released at the end of the block. See
         `AsyncHeldLease.lost`.
 
@@ -538,6 +541,7 @@ class AsyncKept:
         self._ms = ms
         self._ends = math.inf
         self._keeper: Keeper | None = None
+        self._block = threading.Lock()
 
     @property
     def lost(self) -> bool:
@@ -556,6 +560,11 @@ class AsyncKept:
         if self._keeper is None:
             raise RuntimeError("it is not held: it is renewed from the entry of the block on")
         return self._keeper.lost
+
+    def _enter(self) -> None:
+        # Never waited for: two blocks would have one holder, and so one place.
+        if not self._block.acquire(blocking=False):
+            raise RuntimeError("it is for one block at a time: make another for each thread or task")
 
     def keep(self, ends: float) -> None:
         """For adapters: renews what was taken by another call, and ends at this monotonic time."""
@@ -593,14 +602,22 @@ class AsyncHeldLease(AsyncKept):
         return self._rule.holder or ""
 
     async def __aenter__(self) -> AsyncHeldLease:
-        ends, result = await self._limiter._await_place(self._key, self._rule, end_of_wait(self._timeout))
-        if not result:
-            raise Denied(result)
-        self.keep(ends)
+        self._enter()
+        try:
+            ends, result = await self._limiter._await_place(self._key, self._rule, end_of_wait(self._timeout))
+            if not result:
+                raise Denied(result)
+            self.keep(ends)
+        except BaseException:
+            self._block.release()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await finished(self.end)
+        try:
+            await finished(self.end)
+        finally:
+            self._block.release()
 
     async def end(self) -> None:
         """For adapters: ends renewing, and gives the lease back."""
@@ -709,6 +726,7 @@ class AsyncReservation(AsyncKept):
         return True
 
     async def __aenter__(self) -> AsyncReservation:
+        self._enter()
         self.keep(self._ends)
         return self
 
@@ -725,4 +743,7 @@ class AsyncReservation(AsyncKept):
             if self._keeper is not None:
                 await self._keeper.stop()
 
-        await finished(end)
+        try:
+            await finished(end)
+        finally:
+            self._block.release()

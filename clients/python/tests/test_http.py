@@ -475,6 +475,20 @@ async def test_behind_a_unix_socket(server: Server, aio: AsyncLimiter) -> None:
     )
 
 
+async def test_a_peer_that_is_no_address() -> None:
+    """Servers call a unix socket by names of their own, which all of its clients would share."""
+    for name in ("localhost", "/run/app.sock", "unix:"):
+        for peer in (from_address(name), {"REMOTE_ADDR": name}):
+            assert ClientAddress()(peer) is None
+            assert ClientAddress(["unix"])(peer) is None
+        assert ClientAddress(["unix"])(from_address(name, "203.0.113.7")) == "203.0.113.7"
+        assert ClientAddress()(from_address(name, "203.0.113.7")) is None
+        environ = {"REMOTE_ADDR": name, "HTTP_X_FORWARDED_FOR": "203.0.113.7"}
+        assert ClientAddress(["unix"])(environ) == "203.0.113.7"
+    # The test client of Starlette and FastAPI.
+    assert ClientAddress(["unix"])(from_address("testclient")) == "testclient"
+
+
 def test_a_servers_unix_socket(tmp_path: Any) -> None:
     server = Server("module", frozen=False, arguments=["--unixsocket", str(tmp_path / "s")])
     try:

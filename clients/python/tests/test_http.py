@@ -489,6 +489,16 @@ async def test_a_peer_that_is_no_address() -> None:
     assert ClientAddress(["unix"])(from_address("testclient")) == "testclient"
 
 
+async def test_a_cost_of_0_checks_and_counts_nothing(server: Server, aio: AsyncLimiter) -> None:
+    rule = sliding("1/hour")
+    free = RateLimitMiddleware(nothing, limiter=aio, rule=lambda _: rule.with_cost(0), timeout=10)
+    counted = RateLimitMiddleware(nothing, limiter=aio, rule=rule, timeout=10)
+    here = from_address("10.0.0.7")
+    assert [await status(free, here) for _ in range(3)] == [204] * 3
+    assert [await status(counted, here) for _ in range(2)] == [204, 429]
+    assert await status(free, here) == 429
+
+
 def test_a_servers_unix_socket(tmp_path: Any) -> None:
     server = Server("module", frozen=False, arguments=["--unixsocket", str(tmp_path / "s")])
     try:

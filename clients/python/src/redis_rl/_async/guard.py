@@ -199,8 +199,10 @@ class AsyncGuard:
         """The answer; None if the server is unavailable and requests are refused meanwhile."""
         limiter, fallback = self.limiter, self._fallback
         began = time.monotonic()
+        # What weighs nothing is checked by RL.ALL alone.
+        several = len(limited) > 1 or limited[0][1].cost == 0
         try:
-            if len(limited) > 1:
+            if several:
                 result: Result | AllResult = await limiter.all(limited)
             else:
                 ((key, rule),) = limited
@@ -210,7 +212,7 @@ class AsyncGuard:
             decided = fallback.decide(limited)
             if decided is not None:
                 keys = tuple(key for key, _ in limited)
-                limiter._counter.count("all" if len(keys) > 1 else "hit", keys, began, decided)
+                limiter._counter.count("all" if several else "hit", keys, began, decided)
             return decided
         if result.source == "server":
             fallback.answered(limiter)

@@ -141,7 +141,8 @@ func (g *Guard) Decide(ctx context.Context, limits ...Limit) (*Decision, error) 
 		rules[i] = On(g.Key(each), each.Rule)
 	}
 	began, call := time.Now(), "hit"
-	if len(rules) > 1 {
+	if len(rules) > 1 || rules[0].Rule.options().weight() == 0 {
+		// What weighs nothing is checked by RL.ALL alone.
 		call = "all"
 	}
 	result, err := g.limiter.decide(ctx, call, rules, g.limiter.core.timeout)

@@ -253,6 +253,21 @@ func TestProxiesAndSeveralLimits(t *testing.T) {
 	}
 }
 
+func TestACostOf0ChecksAndCountsNothing(t *testing.T) {
+	rule := redisrl.Must(redisrl.Sliding("1/hour"))
+	handler := limiting(t, testserver.Start(t, "module"), httplimit.Options{RuleFor: func(r *http.Request) redisrl.Rule {
+		if r.URL.Path == "/free" {
+			return rule.Cost(0)
+		}
+		return rule
+	}})(in)
+	for i, path := range []string{"/free", "/free", "/", "/", "/free"} {
+		if response := get(handler, path, client); (response.StatusCode == 200) != (i < 3) {
+			t.Errorf("%d, %s: %d", i, path, response.StatusCode)
+		}
+	}
+}
+
 func TestPlaces(t *testing.T) {
 	handler := limiting(t, testserver.Start(t, "module"), httplimit.Options{Rule: redisrl.Must(redisrl.Lease(1, time.Minute))})
 	inside, leave := make(chan struct{}), make(chan struct{})

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant, SystemTime};
 
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
 use futures_util::FutureExt as _;
 use futures_util::future::select_all;
 use hyper::Request;
@@ -16,8 +15,8 @@ use tokio::sync::{mpsc, watch};
 use tonic::service::Routes;
 use tower_service::Service as _;
 
-use crate::doors::bounds::{self, Door, RequestBody};
-use crate::doors::grpc::Grpc;
+use crate::doors::bounds::{Door, RequestBody};
+use crate::doors::grpc::should_rate_limit;
 use crate::doors::health::{Health, Part};
 use crate::doors::listen::{self, Ports, Slots};
 use crate::doors::samples::Samples;
@@ -122,12 +121,10 @@ async fn serve(settings: &Settings, mut stopped: watch::Receiver<bool>, backgrou
         background.spawn(Arc::clone(certificates).watch());
     }
     let door = Door::new(stats);
-    let limits = RateLimitServiceServer::new(Grpc(Arc::clone(&service))).max_decoding_message_size(bounds::MESSAGE);
-    let routes = Routes::new(limits.clone()).add_service(health_service).prepare();
-    // Nearly all calls are of one method, and spare the way through the routes.
+    let (limits, others) = (Arc::clone(&service), Routes::new(health_service).prepare());
     let services = service_fn(move |request: Request<RequestBody>| match request.uri().path() {
-        SHOULD_RATE_LIMIT => limits.clone().call(request).left_future(),
-        _ => routes.clone().call(request).right_future(),
+        SHOULD_RATE_LIMIT => should_rate_limit(Arc::clone(&limits), request).map(Ok).left_future(),
+        _ => others.clone().call(request).right_future(),
     });
     let ended = async move {
         let _ = stopped.wait_for(|stopped| *stopped).await;

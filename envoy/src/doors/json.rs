@@ -2,109 +2,59 @@
 //! 64-bit numbers as strings, nothing that has its default.
 
 use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
-use serde::{Deserialize, Deserializer, de};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
+use super::grpc::RawRequest;
 use crate::messages::{
-    DescriptorStatus, Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitResponse, Shown,
-    Struct, UInt64Value, Value as ProtoValue, ValueKind,
+    DescriptorStatus, RateLimitRequest, RateLimitResponse, Shown, Struct, UInt64Value, Value as ProtoValue, ValueKind,
 };
-
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields, default, rename_all = "camelCase")]
-struct JsonRequest {
-    domain: Option<String>,
-    descriptors: Option<Vec<JsonDescriptor>>,
-    #[serde(alias = "hits_addend")]
-    hits_addend: Option<Integer>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields, default, rename_all = "camelCase")]
-struct JsonDescriptor {
-    entries: Option<Vec<JsonEntry>>,
-    limit: Option<JsonLimit>,
-    #[serde(alias = "hits_addend")]
-    hits_addend: Option<Integer>,
-    #[serde(alias = "is_negative_hits")]
-    is_negative_hits: Option<bool>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields, default)]
-struct JsonEntry {
-    key: Option<String>,
-    value: Option<String>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields, default, rename_all = "camelCase")]
-struct JsonLimit {
-    #[serde(alias = "requests_per_unit")]
-    requests_per_unit: Option<Integer>,
-    unit: Option<Unit>,
-}
-
-/// A number, or the same as a string.
-struct Integer(u64);
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Unit {
-    Name(String),
-    Number(i32),
-}
-
-impl<'de> Deserialize<'de> for Integer {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // 5.0 and 1e3 are integers there.
-        let whole = |value: &f64| value.fract() == 0.0 && (0.0..9_007_199_254_740_992.0).contains(value);
-        let number = match Value::deserialize(deserializer)? {
-            Value::Number(number) => {
-                number.as_u64().or_else(|| number.as_f64().filter(whole).map(|value| value as u64))
-            }
-            Value::String(text) => text.parse().ok(),
-            _ => None,
-        };
-        number.map(Self).ok_or_else(|| de::Error::custom("not an integer of 64 bits without a sign"))
-    }
-}
 
 pub fn request(body: &[u8]) -> Result<RateLimitRequest, String> {
     // serde takes a list for a structure.
     if !body.trim_ascii_start().starts_with(b"{") {
         return Err("not an object".to_owned());
     }
-    let request: JsonRequest = serde_json::from_slice(body).map_err(|error| error.to_string())?;
-    let small = |number: Option<Integer>| {
-        u32::try_from(number.map_or(0, |Integer(number)| number)).map_err(|_| "a number is too large".to_owned())
+    serde_json::from_slice::<RawRequest>(body).map(Into::into).map_err(|error| error.to_string())
+}
+
+/// `null` is what is not said.
+pub fn or_default<'de, T: Default + Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+pub fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+    or_default(deserializer).map(String::into_bytes)
+}
+
+/// A number, or the same as a string; 5.0 and 1e3 are integers there.
+pub fn integer<'de, T: Default + TryFrom<u64>, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+    let whole = |value: &f64| value.fract() == 0.0 && (0.0..9_007_199_254_740_992.0).contains(value);
+    let number = match Value::deserialize(deserializer)? {
+        Value::Null => return Ok(T::default()),
+        Value::Number(number) => number.as_u64().or_else(|| number.as_f64().filter(whole).map(|value| value as u64)),
+        Value::String(text) => text.parse().ok(),
+        _ => None,
     };
-    let descriptors = request.descriptors.unwrap_or_default().into_iter().map(|descriptor| {
-        let limit = descriptor.limit.map(|limit| {
-            Ok::<_, String>(RateLimitOverride {
-                requests_per_unit: small(limit.requests_per_unit)?,
-                unit: match limit.unit {
-                    None => 0,
-                    Some(Unit::Number(number)) => number,
-                    Some(Unit::Name(name)) => RateLimitUnit::from_str_name(&name).ok_or("not a unit")?.into(),
-                },
-            })
-        });
-        let entries = descriptor.entries.unwrap_or_default().into_iter();
-        Ok(RateLimitDescriptor {
-            entries: entries
-                .map(|entry| Entry { key: entry.key.unwrap_or_default(), value: entry.value.unwrap_or_default() })
-                .collect(),
-            limit: limit.transpose()?,
-            hits_addend: descriptor.hits_addend.map(|Integer(value)| UInt64Value { value }),
-            is_negative_hits: descriptor.is_negative_hits.unwrap_or_default(),
-        })
-    });
-    Ok(RateLimitRequest {
-        domain: request.domain.unwrap_or_default(),
-        descriptors: descriptors.collect::<Result<_, String>>()?,
-        hits_addend: small(request.hits_addend)?,
-    })
+    number
+        .and_then(|number| T::try_from(number).ok())
+        .ok_or_else(|| D::Error::custom("not an integer, or too large a one"))
+}
+
+pub fn hits<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<UInt64Value>, D::Error> {
+    let number = Option::<Value>::deserialize(deserializer)?;
+    let number = number.map(|number| integer(number).map_err(D::Error::custom)).transpose()?;
+    Ok(number.map(|value| UInt64Value { value }))
+}
+
+pub fn unit<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i32, D::Error> {
+    match Value::deserialize(deserializer)? {
+        Value::Null => Some(0),
+        Value::String(name) => RateLimitUnit::from_str_name(&name).map(Into::into),
+        number => number.as_i64().and_then(|number| i32::try_from(number).ok()),
+    }
+    .ok_or_else(|| D::Error::custom("not a unit"))
 }
 
 pub fn response(response: &RateLimitResponse) -> String {
@@ -161,17 +111,21 @@ fn plain(value: &ProtoValue) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::messages::{RateLimitDescriptor, RateLimitOverride};
 
     #[test]
     fn both_spellings_of_names_and_numbers_are_read() {
         let body = br#"{"domain":"d","hits_addend":"2","descriptors":[{"entries":[{"key":"k","value":"v"}],
-            "hitsAddend":"18446744073709551615","limit":{"requestsPerUnit":5.0,"unit":"DAY"},"is_negative_hits":true}]}"#;
-        let request = request(body).unwrap();
+            "hitsAddend":"18446744073709551615","limit":{"requestsPerUnit":5.0,"unit":"DAY"},"is_negative_hits":true},
+            {"entries":null,"limit":{"requests_per_unit":null,"unit":4},"hits_addend":null,"isNegativeHits":null}]}"#;
+        let request = super::request(body).unwrap();
         assert_eq!(request.hits_addend, 2);
         let descriptor = &request.descriptors[0];
         assert_eq!(descriptor.hits_addend.as_ref().unwrap().value, u64::MAX);
         assert_eq!(descriptor.limit.as_ref().unwrap().requests_per_unit, 5);
         assert!(descriptor.is_negative_hits);
+        let limit = Some(RateLimitOverride { requests_per_unit: 0, unit: descriptor.limit.as_ref().unwrap().unit });
+        assert_eq!(request.descriptors[1], RateLimitDescriptor { limit, ..RateLimitDescriptor::default() });
     }
 
     #[test]

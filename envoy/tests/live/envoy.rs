@@ -147,6 +147,31 @@ async fn requests_over_the_limit_are_429() {
     }
 }
 
+/// Whatever a client writes into a header, it counts.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs an Envoy: ./test.sh"]
+async fn no_text_takes_a_limit_from_a_client() {
+    let redis = Redis::with_module();
+    let service = Service::start(&redis, CONFIG, &[]).await;
+    let gateway = Gateway::start(&service).await;
+    let port = gateway.port;
+    for user in [&b"\xff\xfe"[..], b"caf\xe9", &[b'u'; 50_000]] {
+        let statuses = tokio::task::spawn_blocking(move || {
+            let head =
+                [b"GET /free HTTP/1.1\r\nhost: test\r\nconnection: close\r\nx-user: ", user, b"\r\n\r\n"].concat();
+            [(); 4].map(|()| {
+                let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                stream.write_all(&head).unwrap();
+                let mut answer = String::new();
+                stream.read_to_string(&mut answer).unwrap();
+                answer.split(' ').nth(1).unwrap().to_owned()
+            })
+        });
+        assert_eq!(statuses.await.unwrap(), ["200", "200", "200", "429"], "{:?}", &user[..2]);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs an Envoy: ./test.sh"]
 async fn response_headers_reach_the_client() {

@@ -22,8 +22,7 @@ use crate::stats::Stats;
 /// Connections of each port, where there are file descriptors for as many.
 pub const GRPC_CONNECTIONS: u64 = 4096;
 pub const HTTP_CONNECTIONS: u64 = 1024;
-pub const DEBUG_CONNECTIONS: u64 = 64;
-pub const METRICS_CONNECTIONS: u64 = 64;
+pub const PAGES_CONNECTIONS: u64 = 64;
 /// How long a client may take to agree on a key and to say that it speaks HTTP/2.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
 /// How long a connection of HTTP/2 may be silent before it is asked whether it is still there, and for its answer.
@@ -38,7 +37,7 @@ pub const ANSWER: Duration = Duration::from_secs(10);
 pub const LONG_ANSWER: Duration = Duration::from_secs(60);
 /// The most bytes of a message of gRPC or a body of HTTP: what a request of a thousand descriptors takes.
 pub const MESSAGE: usize = 1 << 20;
-/// The most bytes that a connection of HTTP/1.1 has in its buffers, and so the longest head.
+/// The longest head, and the buffers of HTTP/1.1. By gRPC Envoy passes on what it traces, which is as long as its client likes.
 pub const BUFFER: usize = 64 << 10;
 /// The most bytes of answers that the kernel keeps for a connection.
 pub const SEND_BUFFER: u32 = 128 << 10;
@@ -48,7 +47,7 @@ const REQUESTS: usize = 8192;
 /// Clients that watch the health, who have no end.
 const WATCHES: usize = 256;
 /// What a body or an answer has of its own, and what all bodies and answers of a door have together beyond it.
-const SMALL: usize = 4 << 10;
+pub const SMALL: usize = 4 << 10;
 const LARGE: usize = 16 << 20;
 
 /// What the requests of one door share.
@@ -74,7 +73,7 @@ impl Door {
     }
 
     /// Bytes of the budget that all share.
-    fn large(&self, bytes: usize) -> Result<OwnedSemaphorePermit, Status> {
+    pub fn large(&self, bytes: usize) -> Result<OwnedSemaphorePermit, Status> {
         let bytes = u32::try_from(bytes.min(LARGE)).unwrap_or(u32::MAX);
         Arc::clone(&self.large).try_acquire_many_owned(bytes).map_err(|_| self.refusal())
     }

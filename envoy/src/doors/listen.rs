@@ -15,12 +15,11 @@ use std::time::Duration;
 use axum::extract::ConnectInfo;
 use http::{Request, Response};
 use hyper::body::Incoming;
-use hyper::rt::ReadBufCursor;
 use hyper::server::conn::{http1, http2};
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, WriteHalf, join, split};
 use tokio::net::{TcpListener, TcpSocket, UnixListener};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_io_timeout::TimeoutWriter;
@@ -35,7 +34,7 @@ use crate::settings::Ages;
 /// by seconds, or resets it.
 const BACKLOG: u32 = 4096;
 /// The first bytes of a connection of HTTP/2.
-const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// What has no end on purpose.
 const WATCH: &str = "/grpc.health.v1.Health/Watch";
 /// How much of a message a client of HTTP/2 may send ahead, and how much of an answer waits to be written.
@@ -75,8 +74,8 @@ impl Ports {
         Self {
             grpc: share(2, bounds::GRPC_CONNECTIONS),
             http: share(4, bounds::HTTP_CONNECTIONS),
-            debug: share(16, bounds::DEBUG_CONNECTIONS),
-            metrics: share(16, bounds::METRICS_CONNECTIONS),
+            debug: share(16, bounds::PAGES_CONNECTIONS),
+            metrics: share(16, bounds::PAGES_CONNECTIONS),
         }
     }
 }
@@ -222,7 +221,8 @@ pub async fn http(
                 router.clone().call(request.map(|body| door.body(body, false)))
             });
             let mut builder = http1::Builder::new();
-            builder.timer(TokioTimer::new()).header_read_timeout(bounds::HEAD).max_buf_size(bounds::BUFFER);
+            builder.timer(TokioTimer::new()).header_read_timeout(bounds::HEAD);
+            builder.max_buf_size(bounds::BUFFER).half_close(true);
             let mut served = pin!(builder.serve_connection(TokioIo::new(Box::pin(stream)), service));
             tokio::select! {
                 _ = &mut served => return,
@@ -235,41 +235,21 @@ pub async fn http(
     accept(Listener::Tcp(listener), slots, stopped, serve).await;
 }
 
-/// A stream of HTTP/2 whose first bytes have been read, and whose writes are not vectored. For those, `h2` copies an answer
-/// of up to 1 KiB and sends it in one write. With vectored writes, the trailers of an answer of more than 256 bytes take a second one.
-struct Unvectored<T> {
-    stream: T,
-    /// What has been read of it, and is to be read again.
-    preface: &'static [u8],
-}
+/// A stream whose writes are not vectored. For those, `h2` copies an answer of up to 1 KiB and sends it in one write. With
+/// vectored writes, the trailers of an answer of more than 256 bytes take a second one.
+struct Unvectored(WriteHalf<Box<dyn Stream>>);
 
-impl<T: hyper::rt::Read + Unpin> hyper::rt::Read for Unvectored<T> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        mut into: ReadBufCursor<'_>,
-    ) -> Poll<io::Result<()>> {
-        if self.preface.is_empty() {
-            return Pin::new(&mut self.stream).poll_read(context, into);
-        }
-        let (now, later) = self.preface.split_at(self.preface.len().min(into.remaining()));
-        into.put_slice(now);
-        self.preface = later;
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl<T: hyper::rt::Write + Unpin> hyper::rt::Write for Unvectored<T> {
+impl AsyncWrite for Unvectored {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        Pin::new(&mut self.0).poll_write(context, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        Pin::new(&mut self.0).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        Pin::new(&mut self.0).poll_shutdown(context)
     }
 }
 
@@ -281,7 +261,7 @@ async fn begin(stream: Box<dyn Stream>, certificates: Option<Arc<Certificates>>)
     };
     let mut preface = [0; PREFACE.len()];
     stream.read_exact(&mut preface).await?;
-    if preface == *PREFACE { Ok(stream) } else { Err(io::Error::new(io::ErrorKind::InvalidData, "not HTTP/2")) }
+    if preface == PREFACE { Ok(stream) } else { Err(io::Error::new(io::ErrorKind::InvalidData, "not HTTP/2")) }
 }
 
 async fn grpc_connection<S>(
@@ -296,8 +276,10 @@ async fn grpc_connection<S>(
 {
     let unread = Arc::new(Unread::default());
     let answers = Arc::clone(&unread);
-    let service = service_fn(move |request: Request<Incoming>| {
+    let service = service_fn(move |mut request: Request<Incoming>| {
         let watches = request.uri().path() == WATCH;
+        // Of no interest, and kept as long as the request else.
+        drop(std::mem::take(request.headers_mut()));
         let answer =
             door.ticket(watches).map(|ticket| (ticket, service.call(request.map(|body| door.body(body, true)))));
         let (door, unread) = (door.clone(), Arc::clone(&answers));
@@ -313,8 +295,10 @@ async fn grpc_connection<S>(
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder.timer(TokioTimer::new()).max_concurrent_streams(bounds::STREAMS);
     builder.initial_stream_window_size(WINDOW).max_send_buf_size(WINDOW as usize);
+    builder.max_header_list_size(bounds::BUFFER as u32);
     builder.keep_alive_interval(bounds::PING).keep_alive_timeout(bounds::PONG);
-    let stream = Unvectored { stream: TokioIo::new(stream), preface: PREFACE };
+    let (reader, writer) = split(stream);
+    let stream = TokioIo::new(join(PREFACE.chain(reader), Unvectored(writer)));
     let mut served = pin!(builder.serve_connection(stream, service));
     let mut unread = pin!(unread.too_long());
     tokio::select! {

@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 
 use tonic::Code;
 
-use crate::support::{PATIENCE, Redis, Service, descriptor, http, request, until};
+use crate::support::{PATIENCE, Redis, Service, descriptor, http, request, said, until};
 
 const CONFIG: &str = "
 domain: d
@@ -138,6 +138,19 @@ async fn a_request_of_any_number_of_descriptors_keeps_nobody_waiting() {
     let _asked = tokio::spawn(async move { hostile.should_rate_limit(holders(160_000)).await });
     service.process.signal("TERM");
     until("it ends", async || service.process.ended() == Some(0)).await;
+}
+
+/// A client of Envoy can make the head of a call long where Envoy traces requests. A call that fails would let it through.
+#[tokio::test]
+async fn a_head_as_long_as_envoy_passes_on_is_taken() {
+    let redis = Redis::with_module();
+    let service = Service::start(&redis, CONFIG, &[]).await;
+    for (length, left) in [(100, 4), (16_000, 3), (60_000, 2)] {
+        let mut call = tonic::Request::new(request("d", [descriptor("five=a")]));
+        call.metadata_mut().insert("tracestate", "x".repeat(length).parse().unwrap());
+        let answer = service.client.clone().should_rate_limit(call).await.unwrap().into_inner();
+        assert_eq!(said(&answer), format!("OK {left}"));
+    }
 }
 
 /// What Redis is asked for on behalf of a client that has gone counts among what is decided.

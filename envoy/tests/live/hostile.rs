@@ -79,7 +79,7 @@ async fn besiege(port: u16, client: Client) {
 /// What a client of gRPC does on each of its streams.
 #[derive(Clone, Copy)]
 enum Stream {
-    /// It sends a head.
+    /// It sends a long head.
     Silent,
     /// It sends all of its message but the end.
     Unfinished,
@@ -119,7 +119,9 @@ async fn connection(port: u16, does: Stream) -> Result<(), Box<dyn std::error::E
         let request = Request::post(format!(
             "http://127.0.0.1:{port}/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
         ));
-        let request = request.header("content-type", "application/grpc").header("te", "trailers").body(())?;
+        let padding = if matches!(does, Stream::Silent) { "x".repeat(15_000) } else { String::new() };
+        let request = request.header("content-type", "application/grpc").header("te", "trailers");
+        let request = request.header("tracestate", padding).body(())?;
         let (answer, mut body) = sender.send_request(request, false)?;
         answers.push(answer);
         match does {
@@ -209,7 +211,7 @@ fn sieges(service: &Service) -> Vec<Siege> {
                 (service.grpc, 50, Client::Drips(bytes(preface))),
                 (service.grpc, 10, Client::Says(bytes(&format!("{preface}\0\0\0\x04\0\0\0\0\0")))),
             ],
-            vec![(4, Stream::Silent), (4, Stream::Unfinished), (1, Stream::Endless), (4, Stream::Unread)],
+            vec![(16, Stream::Silent), (4, Stream::Unfinished), (1, Stream::Endless), (4, Stream::Unread)],
         ),
     ]
 }

@@ -9,10 +9,11 @@ use percent_encoding::percent_decode_str;
 use redis_rl_client::Headers;
 use tonic::Code;
 
+use super::bounds::{Door, SMALL};
 use crate::messages::{Code as Overall, RateLimitRequest};
 use crate::request::{Enforced, Service};
 
-pub async fn check(State(service): State<Arc<Service>>, request: Request) -> Response {
+pub async fn check(State((service, door)): State<(Arc<Service>, Door)>, request: Request) -> Response {
     // What the body says is of no interest.
     let (request, _) = request.into_parts();
     let behind = request.uri.path().strip_prefix("/check/").unwrap_or_default();
@@ -25,6 +26,10 @@ pub async fn check(State(service): State<Arc<Service>>, request: Request) -> Res
     if descriptors.is_empty() {
         return StatusCode::OK.into_response();
     }
+    // One header may be the value of many keys.
+    let values = descriptors.iter().flat_map(|descriptor| &descriptor.entries);
+    let bytes = values.map(|entry| entry.value.len()).sum::<usize>().saturating_sub(SMALL);
+    let Ok(_large) = door.large(bytes) else { return refusal(StatusCode::SERVICE_UNAVAILABLE) };
     let request = RateLimitRequest { domain: domain.into_owned(), descriptors, hits_addend: 0 };
     match service.answer_from_outside(request).await {
         Ok((answer, limits)) => answered(answer.overall_code() != Overall::OverLimit, limits),

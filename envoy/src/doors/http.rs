@@ -31,27 +31,21 @@ pub fn doors(service: Arc<Service>, health: Arc<Health>, door: Door) -> Router {
     Router::new()
         .route("/healthcheck", any(healthcheck))
         .route("/json", any(decide))
-        .with_state((Arc::clone(&service), door))
         .route("/check/{*domain}", any(check::check))
-        .with_state(service)
+        .with_state((service, door))
 }
 
 async fn decide(State((service, door)): State<(Arc<Service>, Door)>, body: Body) -> Response {
-    let bad = |reason: &str| {
-        tracing::debug!("error: {reason}");
-        (StatusCode::BAD_REQUEST, "Bad Request\n").into_response()
-    };
     let body = match axum::body::to_bytes(body, MESSAGE).await {
         Ok(body) => body,
         Err(error) => return refusal(&Status::from_error(error.into_inner())),
     };
     let request = match json::request(&body) {
         Ok(request) => request,
-        Err(reason) => return bad(&reason),
+        Err(reason) => return refusal(&Status::invalid_argument(reason)),
     };
     match service.answer_from_outside(request).await {
-        Err(refused) if refused.code() == tonic::Code::ResourceExhausted => refusal(&refused),
-        Err(status) => bad(status.message()),
+        Err(status) => refusal(&status),
         Ok((answer, _)) => {
             let status = match answer.overall_code() {
                 Code::Unknown => StatusCode::INTERNAL_SERVER_ERROR,
@@ -66,13 +60,14 @@ async fn decide(State((service, door)): State<(Arc<Service>, Door)>, body: Body)
     }
 }
 
-/// The answer where a request does not keep within its bounds.
+/// The answer where a request does not keep within its bounds, or is none.
 fn refusal(status: &Status) -> Response {
+    tracing::debug!("error: {}", status.message());
     let code = match status.code() {
         tonic::Code::DeadlineExceeded => StatusCode::REQUEST_TIMEOUT,
         tonic::Code::OutOfRange => StatusCode::PAYLOAD_TOO_LARGE,
         tonic::Code::ResourceExhausted => StatusCode::SERVICE_UNAVAILABLE,
-        _ => StatusCode::BAD_REQUEST,
+        _ => return (StatusCode::BAD_REQUEST, "Bad Request\n").into_response(),
     };
     (code, format!("{}\n", status.message())).into_response()
 }

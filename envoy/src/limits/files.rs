@@ -26,9 +26,10 @@ pub async fn watch(files: Files, updates: mpsc::Sender<Update>) {
             let files = files.clone();
             move || {
                 let texts = read(&files);
-                let changed = last.as_ref() != Some(&texts);
+                // What is replaced meanwhile, as by a link that moves, would be read in part as it was and in part as it is.
+                let changed = last.as_ref() != Some(&texts) && texts == read(&files);
                 let definitions = changed.then(|| parse(texts.as_ref().map_err(Clone::clone)?));
-                (Some(texts), definitions)
+                (if changed { Some(texts) } else { last }, definitions)
             }
         });
         let Ok((texts, changed)) = read.await else { return };
@@ -104,15 +105,11 @@ fn walk(
             walk(&path, &name, prefix, ignore_dot_files, found)?;
             continue;
         }
-        match fs::metadata(&path).and_then(|file| if file.is_file() { fs::read(&path).map(Some) } else { Ok(None) }) {
-            Ok(Some(bytes)) if name.starts_with(prefix) => {
-                let text = String::from_utf8(bytes).map_err(|_| format!("{name}: not UTF-8"))?;
-                found.push((name, text));
-            }
-            Ok(_) => {}
-            // It was removed since the folder was listed. A link that leads nowhere is still there.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && !kind.is_symlink() => {}
-            Err(error) => return Err(failed(&path, error)),
+        let is_file = fs::metadata(&path).map_err(|error| failed(&path, error))?.is_file();
+        if is_file && name.starts_with(prefix) {
+            let bytes = fs::read(&path).map_err(|error| failed(&path, error))?;
+            let text = String::from_utf8(bytes).map_err(|_| format!("{name}: not UTF-8"))?;
+            found.push((name, text));
         }
     }
     Ok(())

@@ -5,6 +5,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use crate::support::{Redis, Service, descriptor, http, until};
 
@@ -64,6 +65,36 @@ async fn a_link_that_moves_is_followed() {
     symlink("v2", files.path().join("next")).unwrap();
     fs::rename(files.path().join("next"), &current).unwrap();
     says(&service, 20).await;
+}
+
+/// Where the link moves while files are read, some are of the folder before, and some are gone.
+#[tokio::test]
+async fn what_is_replaced_while_it_is_read_is_not_loaded_in_part() {
+    let redis = Redis::with_module();
+    let files = tempfile::tempdir().unwrap();
+    for (version, requests) in [("v0", 10), ("v1", 20)] {
+        let config = files.path().join(version).join("config");
+        fs::create_dir_all(&config).unwrap();
+        for number in 0..2000 {
+            let text = limit(requests).replace("domain: d", &format!("domain: d{number}"));
+            fs::write(config.join(format!("{version}-{number}.yaml")), text).unwrap();
+        }
+    }
+    let (current, next) = (files.path().join("current"), files.path().join("next"));
+    symlink("v0", &current).unwrap();
+    let service = Service::with_files(&redis, &[], &[("RUNTIME_ROOT", current.to_str().unwrap())]).await;
+    let start = Instant::now();
+    for version in (0..).take_while(|_| start.elapsed() < Duration::from_secs(12)) {
+        symlink(format!("v{}", version % 2), &next).unwrap();
+        fs::rename(&next, &current).unwrap();
+        tokio::time::sleep(Duration::from_millis(40 + version % 7 * 30)).await;
+    }
+    symlink("v1", &next).unwrap();
+    fs::rename(&next, &current).unwrap();
+    says(&service, 20).await;
+    let log = service.process.log();
+    let loaded = log.matches("was loaded; limits: ").count();
+    assert!(loaded > 1 && log.matches("limits: 2000, domains: 2000").count() == loaded, "{log}");
 }
 
 #[tokio::test]

@@ -195,18 +195,19 @@ impl<T: Default> Named<T> {
         let read = self.0.read();
         let mut all: Vec<_> = read.named.values().map(|(published, _)| published.clone()).collect();
         drop(read);
-        all.sort_unstable_by(|(a, _), (b, _)| a.split('.').cmp(b.split('.')));
+        // By their parts: a dot comes before all that a part may have.
+        all.sort_by_cached_key(|(name, _)| name.replace('.', "\0"));
         all
     }
 }
 
-/// Without the characters that mean something to statsd, and without the dots of IPv4 addresses, which would look like
-/// further keys.
+/// Without the characters that mean something to statsd, such as the end of a line, and without the dots of IPv4 addresses,
+/// which would look like further keys.
 fn sanitized(name: &str) -> String {
     #[allow(clippy::expect_used)] // The pattern is this one.
     static ADDRESS: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(r"(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})").expect("a pattern"));
-    ADDRESS.replace_all(&name.replace([':', '|'], "_"), "${1}_${2}_${3}_${4}").into_owned()
+    ADDRESS.replace_all(&name.replace([':', '|', '\n'], "_"), "${1}_${2}_${3}_${4}").into_owned()
 }
 
 #[cfg(test)]
@@ -215,7 +216,7 @@ mod tests {
 
     #[test]
     fn names_are_clean() {
-        assert_eq!(sanitized("a.b_50.0.0.5.c:d|e"), "a.b_50_0_0_5.c_d_e");
+        assert_eq!(sanitized("a.b_50.0.0.5.c:d|e\nf"), "a.b_50_0_0_5.c_d_e_f");
         assert_eq!(sanitized("1.2.3"), "1.2.3");
         assert_eq!(sanitized("1234.5.6.78901.2"), "1234_5_6_78901.2");
         assert_eq!(sanitized("über.x"), "über.x");

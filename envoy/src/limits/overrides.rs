@@ -90,10 +90,17 @@ impl Table {
         refused
     }
 
-    /// Forgets what was not read.
+    /// Forgets what was not read, piece by piece: a look at a million fields takes longer than a request may wait.
     fn end(&self) {
-        let Fields { rates, reading } = &mut *self.fields.write();
-        rates.retain(|_, entry| entry.reading == *reading);
+        let fields = self.fields.read();
+        let gone = fields.rates.iter().filter(|(_, entry)| entry.reading != fields.reading);
+        let gone: Vec<_> = gone.map(|(field, _)| field.clone()).collect();
+        drop(fields);
+        for piece in gone.chunks(PIECE) {
+            let rates = &mut self.fields.write().rates;
+            piece.iter().for_each(|field| drop(rates.remove(field)));
+        }
+        let rates = &mut self.fields.write().rates;
         if rates.capacity() / 4 > rates.len() {
             rates.shrink_to_fit();
         }

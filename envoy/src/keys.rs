@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use percent_encoding::percent_encode_byte;
 use ring::digest::{SHA256, digest};
 
 use crate::limit::{Found, Kind, Reserve};
@@ -68,7 +69,7 @@ pub fn escape(key: &mut String, text: &str) {
     let mut rest = text;
     while let Some(at) = rest.bytes().position(|byte| matches!(byte, b'%' | b'|' | b'=' | b'{' | b'}')) {
         key.push_str(&rest[..at]);
-        let _ = write!(key, "%{:02X}", rest.as_bytes()[at]);
+        key.push_str(percent_encode_byte(rest.as_bytes()[at]));
         rest = &rest[at + 1..];
     }
     key.push_str(rest);

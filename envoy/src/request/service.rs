@@ -120,7 +120,7 @@ impl Service {
         if pieces <= FEW {
             return Ok(None);
         }
-        let pieces = u32::try_from(pieces.min(PIECES)).unwrap_or(u32::MAX);
+        let pieces = u32::try_from(pieces).unwrap_or(u32::MAX);
         Arc::clone(&self.room).try_acquire_many_owned(pieces).map(Some).map_err(|_| {
             self.stats.own.refused_requests.inc();
             Status::resource_exhausted("too many requests at a time")

@@ -1,11 +1,12 @@
 //! The counters as statsd takes them: what has been added since the last time.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpStream, UdpSocket};
+use tokio::net::{TcpStream, UdpSocket, lookup_host};
 
 use super::samples::{Sample, Samples, Value};
 use crate::settings::Sink;
@@ -98,8 +99,9 @@ async fn send(sink: &Sink, lines: &[String]) -> std::io::Result<()> {
             stream.shutdown().await
         }
         Sink::DogStatsd(address) => {
-            let socket = UdpSocket::bind("0.0.0.0:0").await?;
-            socket.connect(address).await?;
+            let to = lookup_host(address).await?.min_by_key(SocketAddr::is_ipv6).ok_or(std::io::ErrorKind::NotFound)?;
+            let socket = UdpSocket::bind(if to.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" }).await?;
+            socket.connect(to).await?;
             let mut packet = String::new();
             for line in lines {
                 if packet.len() + line.len() > PACKET && !packet.is_empty() {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use tokio::io::AsyncReadExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
@@ -32,6 +32,23 @@ async fn json_is_a_door_too() {
         assert_eq!(http(service.http, "POST", "/json", wrong), (400, "Bad Request\n".to_owned()), "{wrong}");
     }
     assert_eq!(http(service.http, "GET", "/else", "").0, 404);
+}
+
+/// A client that has said all that it has to say, and waits for the answer.
+#[tokio::test]
+async fn a_connection_that_is_half_closed_is_answered() {
+    let redis = Redis::with_module();
+    let service = Service::start(&redis, CONFIG, &[]).await;
+    let body = r#"{"domain":"d","descriptors":[{"entries":[{"key":"a","value":"x"},{"key":"b","value":"y"}]}]}"#;
+    let request = format!("POST /json HTTP/1.1\r\nhost: test\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    for _ in 0..10 {
+        let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", service.http)).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        stream.shutdown().await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    }
 }
 
 #[tokio::test]
@@ -153,18 +170,26 @@ async fn statsd_gets_what_was_added() {
 #[tokio::test]
 async fn dogstatsd_gets_tags() {
     let redis = Redis::with_module();
-    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    dogstatsd_at(&redis, "127.0.0.1").await;
+    // Where there is such an address.
+    if std::net::UdpSocket::bind("[::1]:0").is_ok() {
+        dogstatsd_at(&redis, "::1").await;
+    }
+}
+
+async fn dogstatsd_at(redis: &Redis, host: &str) {
+    let socket = std::net::UdpSocket::bind((host, 0)).unwrap();
     socket.set_read_timeout(Some(crate::support::PATIENCE)).unwrap();
     let port = socket.local_addr().unwrap().port().to_string();
     let variables = [
         ("USE_DOG_STATSD", "true"),
         ("USE_PROMETHEUS", "false"),
-        ("STATSD_HOST", "127.0.0.1"),
+        ("STATSD_HOST", host),
         ("STATSD_PORT", &port),
         ("STATS_FLUSH_INTERVAL", "100ms"),
         ("EXTRA_TAGS", "zone:a,rack:b"),
     ];
-    let mut service = Service::start(&redis, CONFIG, &variables).await;
+    let mut service = Service::start(redis, CONFIG, &variables).await;
     service.hit("d", descriptor("a=x,b=y")).await;
     let text = tokio::task::spawn_blocking(move || {
         let (mut text, mut packet) = (String::new(), [0; 2048]);

@@ -190,12 +190,8 @@ impl Env {
     }
 
     fn boolean(&self, name: &str, default: bool) -> Result<bool, String> {
-        let read = |value: &str| match value {
-            "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
-            "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
-            _ => None,
-        };
-        self.read(name, default, read, "true or false")
+        let words = ["1", "t", "true", "0", "f", "false"].map(|word| (word, matches!(word, "1" | "t" | "true")));
+        self.one_of(name, default, &words)
     }
 
     fn duration(&self, name: &str, default: Duration) -> Result<Duration, String> {

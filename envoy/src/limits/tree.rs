@@ -100,15 +100,11 @@ impl Config {
     pub fn dump(&self) -> String {
         let mut lines = Vec::new();
         for limit in self.all() {
-            for rate in &limit.rates {
-                lines.push(format!(
-                    "{}: unit={} requests_per_unit={}, shadow_mode: {}, quota_mode: {}\n",
-                    limit.full_key,
-                    rate.unit().as_str_name(),
-                    rate.requests_per_unit,
-                    limit.shadow_mode,
-                    limit.quota_mode
-                ));
+            let Limit { full_key, rates, shadow_mode: shadow, quota_mode: quota, .. } = &**limit;
+            for rate in rates {
+                let (unit, requests) = (rate.unit().as_str_name(), rate.requests_per_unit);
+                let counts = format!("unit={unit} requests_per_unit={requests}");
+                lines.push(format!("{full_key}: {counts}, shadow_mode: {shadow}, quota_mode: {quota}\n"));
             }
         }
         for (name, domain) in &self.domains {

@@ -16,7 +16,6 @@ mod settings;
 mod stats;
 #[cfg(test)]
 mod testing;
-mod variables;
 
 use std::process::ExitCode;
 
@@ -43,7 +42,7 @@ fn main() -> ExitCode {
         [] => return serve(),
         ["--check", paths @ ..] if !paths.is_empty() => return check(paths),
         ["--version"] => concat!("redis-rl-envoy ", env!("CARGO_PKG_VERSION"), "\n"),
-        ["--variables"] => variables::REFERENCE,
+        ["--variables"] => include_str!("../../docs/ENVIRONMENT.md"),
         ["--help"] => USAGE,
         _ => {
             eprint!("{USAGE}");

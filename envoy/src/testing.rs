@@ -1,5 +1,7 @@
 //! What unit tests share: configurations, requests and states in few words.
 
+mod variables;
+
 use std::time::{Duration, SystemTime};
 
 use crate::limits::definition::Definition;

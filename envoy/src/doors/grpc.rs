@@ -17,15 +17,17 @@ use crate::messages::{Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRe
 use crate::request::Service;
 
 pub async fn should_rate_limit(service: Arc<Service>, request: http::Request<RequestBody>) -> http::Response<Body> {
-    let answer = service_fn(|request: Request<RawRequest>| async {
-        let start = Instant::now();
-        service.stats.total_requests.inc();
-        let answer = service.answer(&request.into_inner().into()).await;
-        service.stats.times.response.observe(start.elapsed().as_secs_f64());
-        answer.map(Response::new)
+    // In a box: of a request that does not end, there is none.
+    let answer = service_fn(|request: Request<RawRequest>| {
+        Box::pin(async {
+            let start = Instant::now();
+            service.stats.total_requests.inc();
+            let answer = service.answer(&request.into_inner().into()).await;
+            service.stats.times.response.observe(start.elapsed().as_secs_f64());
+            answer.map(Response::new)
+        })
     });
-    let mut grpc = Grpc::new(ProstCodec::default()).apply_max_message_size_config(Some(MESSAGE), None);
-    grpc.unary(answer, request).await
+    Grpc::new(ProstCodec::default()).apply_max_message_size_config(Some(MESSAGE), None).unary(answer, request).await
 }
 
 /// A request as it comes: a message, or JSON. Its text may be any bytes. A client writes them into a header, and Envoy passes them

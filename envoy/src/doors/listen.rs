@@ -276,12 +276,13 @@ async fn grpc_connection<S>(
 {
     let unread = Arc::new(Unread::default());
     let answers = Arc::clone(&unread);
-    let service = service_fn(move |mut request: Request<Incoming>| {
+    let service = service_fn(move |request: Request<Incoming>| {
         let watches = request.uri().path() == WATCH;
-        // Of no interest, and kept as long as the request else.
-        drop(std::mem::take(request.headers_mut()));
-        let answer =
-            door.ticket(watches).map(|ticket| (ticket, service.call(request.map(|body| door.body(body, true)))));
+        // Of the head only the path is of interest: a copy, as all else would be kept with it.
+        let path = request.uri().path().parse().unwrap_or_default();
+        let mut request = Request::new(door.body(request.into_body(), true));
+        *request.uri_mut() = path;
+        let answer = door.ticket(watches).map(|ticket| (ticket, service.call(request)));
         let (door, unread) = (door.clone(), Arc::clone(&answers));
         async move {
             let (ticket, answer) = match answer {

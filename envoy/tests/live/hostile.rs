@@ -119,7 +119,7 @@ async fn connection(port: u16, does: Stream) -> Result<(), Box<dyn std::error::E
         let request = Request::post(format!(
             "http://127.0.0.1:{port}/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
         ));
-        let padding = if matches!(does, Stream::Silent) { "x".repeat(15_000) } else { String::new() };
+        let padding = if matches!(does, Stream::Silent) { "x".repeat(60_000) } else { String::new() };
         let request = request.header("content-type", "application/grpc").header("te", "trailers");
         let request = request.header("tracestate", padding).body(())?;
         let (answer, mut body) = sender.send_request(request, false)?;
@@ -211,7 +211,7 @@ fn sieges(service: &Service) -> Vec<Siege> {
                 (service.grpc, 50, Client::Drips(bytes(preface))),
                 (service.grpc, 10, Client::Says(bytes(&format!("{preface}\0\0\0\x04\0\0\0\0\0")))),
             ],
-            vec![(16, Stream::Silent), (4, Stream::Unfinished), (1, Stream::Endless), (4, Stream::Unread)],
+            vec![(4, Stream::Silent), (4, Stream::Unfinished), (1, Stream::Endless), (4, Stream::Unread)],
         ),
     ]
 }

@@ -1,14 +1,13 @@
 //! The reference of the environment, docs/ENVIRONMENT.md, which tests compare with what `settings.rs` reads.
 
-pub const REFERENCE: &str = include_str!("../../docs/ENVIRONMENT.md");
-
 #[cfg(test)]
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
-    use super::*;
     use crate::settings::WITHOUT_EFFECT;
     use crate::testing::settings;
+
+    const REFERENCE: &str = include_str!("../../../docs/ENVIRONMENT.md");
 
     /// The rows of the tables before the heading of those without effect, or behind it: the name, and what stands beside it.
     fn rows(without_effect: bool) -> BTreeMap<&'static str, &'static str> {
@@ -25,7 +24,7 @@ mod tests {
 
     #[test]
     fn every_variable_that_is_read_is_described() {
-        let (source, _) = include_str!("settings.rs").split_once("#[cfg(test)]").unwrap();
+        let (source, _) = include_str!("../settings.rs").split_once("#[cfg(test)]").unwrap();
         let (before, rest) = source.split_once("const WITHOUT_EFFECT").unwrap();
         let (_, after) = rest.split_once("];").unwrap();
         let values = ["TRUE", "FALSE", "FILE", "GRPC_XDS_SOTW", "SINGLE", "SENTINEL", "CLUSTER", "WARN"];

@@ -120,18 +120,18 @@ impl<'a> Deciding<'a> {
     /// To be called until it is done, each time after the step before was reported.
     pub fn step(&mut self) -> Step {
         if self.failure.is_none() {
-            let looks = self.in_stage(Stage::Look);
+            let looks: Few<_> = self.in_stage(Stage::Look).collect();
             if !looks.is_empty() {
                 return Step::Peek(looks);
             }
-            let open = if self.is_denied() { Few::new() } else { self.in_stage(Stage::Open) };
+            let open: Few<_> = if self.is_denied() { Few::new() } else { self.in_stage(Stage::Open).collect() };
             if !open.is_empty() {
                 return Step::Ask(open);
             }
         }
         if self.failure.is_some() || self.is_denied() {
-            let mut charged = self.in_stage(Stage::Charged);
-            charged.retain(|index| self.parts[*index].item.units > 0);
+            let charged = self.in_stage(Stage::Charged).filter(|index| self.parts[*index].item.units > 0);
+            let charged: Few<_> = charged.collect();
             if !charged.is_empty() {
                 return Step::GiveBack(charged);
             }
@@ -162,20 +162,21 @@ impl<'a> Deciding<'a> {
 
     /// These parts were asked for together, and all charged or none.
     pub fn asked(&mut self, batch: &[usize], allowed: bool, states: Few<State>) {
-        let before = self.in_stage(Stage::Open).len();
+        let mut decided = false;
         let denies = |index: usize, state: &State| !state.allowed && !self.parts[index].item.force;
         let any = batch.iter().zip(&states).any(|(index, state)| denies(*index, state));
         for (index, state) in batch.iter().zip(states) {
+            let part = &mut self.progress[*index];
             if allowed {
-                self.progress[*index].stage = Stage::Charged;
-                self.progress[*index].kept = true;
+                (part.stage, part.kept) = (Stage::Charged, true);
             // What is counted whether it fits or not drops out where it is what cannot be counted at all.
             } else if !state.allowed && (!self.parts[*index].item.force || !any) {
-                self.progress[*index].stage = Stage::Settled;
+                part.stage = Stage::Settled;
             }
-            self.progress[*index].state = Some(state);
+            part.state = Some(state);
+            decided |= part.stage != Stage::Open;
         }
-        if self.in_stage(Stage::Open).len() == before {
+        if !decided {
             self.failed(Failure::unavailable("Redis denied a request without a reason"));
         }
     }
@@ -208,8 +209,8 @@ impl<'a> Deciding<'a> {
         self.failure.get_or_insert(failure);
     }
 
-    fn in_stage(&self, stage: Stage) -> Few<usize> {
-        (0..self.parts.len()).filter(|index| self.progress[*index].stage == stage).collect()
+    fn in_stage(&self, stage: Stage) -> impl Iterator<Item = usize> {
+        (0..self.parts.len()).filter(move |index| self.progress[*index].stage == stage)
     }
 
     fn is_denied(&self) -> bool {

@@ -80,7 +80,8 @@ impl Plan {
                 request.descriptors.iter().map(|_| None).collect()
             }
         };
-        let mut plan = Self { limits, parts: Few::new(), refunds: Vec::new(), passing_quota: false };
+        let parts = Few::with_capacity(limits.len());
+        let mut plan = Self { limits, parts, refunds: Vec::new(), passing_quota: false };
         plan.share_parts(request, settings, reservations).await;
         Ok(plan)
     }

@@ -13,21 +13,16 @@ mod support;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio, exit};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fastrand::Rng;
+use lexopt::prelude::*;
 use redis::{Connection, ConnectionLike, RedisError, Value};
 
 use support::server::Module;
 use support::{Engine, Options, Server};
-
-const USAGE: &str = "\
---reservations N  1000000
---seed N          of what the clients do
---engine NAME     the first one of tests/engines.tsv that is here if not given
---functions FILE  the functions of this library in place of the module";
 
 const CLIENTS: usize = 64;
 /// Reservations of one process.
@@ -46,16 +41,13 @@ const RESERVED: u64 = 100;
 /// Of a thousand reservations a key. They settle 26 units each on average.
 const LIMIT: i64 = 24_000;
 
-fn main() {
-    let mut arguments = std::env::args().skip(1).peekable();
-    if arguments.next_if(|word| word == "client").is_some() {
-        let words: Vec<String> = arguments.collect();
-        return Client::begin(&words).run();
+fn main() -> Result<(), lexopt::Error> {
+    let mut arguments = std::env::args().skip(1);
+    if arguments.next().as_deref() == Some("client") {
+        Client::begin(&arguments.collect::<Vec<_>>()).run();
+        return Ok(());
     }
-    if let Err(error) = Run::read(arguments).and_then(|run| run.run()) {
-        eprintln!("{error}");
-        exit(1);
-    }
+    Ok(Run::read()?.run()?)
 }
 
 // ---- What is reserved, and by which words ------------------------------------------------------------------------------
@@ -264,8 +256,10 @@ impl Client {
 
 struct Run {
     reservations: u64,
+    /// Of what the clients do.
     seed: u64,
     engine: Engine,
+    /// The library of functions in place of the module.
     functions: Option<PathBuf>,
 }
 
@@ -288,18 +282,17 @@ struct Books {
 }
 
 impl Run {
-    fn read(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
+    fn read() -> Result<Self, lexopt::Error> {
         let (mut reservations, mut seed, mut engine, mut functions) = (1_000_000, fastrand::u64(..), None, None);
-        while let Some(word) = words.next() {
-            let mut value = || words.next().ok_or(format!("{word} needs a value"));
-            let number = |value: String| value.parse().map_err(|_| format!("{value} is not a number"));
-            match &*word {
-                "--bench" => {} // cargo's own.
-                "--reservations" => reservations = number(value()?)?,
-                "--seed" => seed = number(value()?)?,
-                "--engine" => engine = Some(value()?),
-                "--functions" => functions = Some(PathBuf::from(value()?)),
-                _ => return Err(format!("unknown option {word}\n{USAGE}")),
+        let mut parser = lexopt::Parser::from_env();
+        while let Some(argument) = parser.next()? {
+            match argument {
+                Long("bench") => {} // cargo's own.
+                Long("reservations") => reservations = parser.value()?.parse()?,
+                Long("seed") => seed = parser.value()?.parse()?,
+                Long("engine") => engine = Some(parser.value()?.string()?),
+                Long("functions") => functions = Some(PathBuf::from(parser.value()?)),
+                other => return Err(other.unexpected()),
             }
         }
         let engine = Engine::pick(engine.as_deref()).ok_or("that engine is not here: `make engines` fetches it")?;

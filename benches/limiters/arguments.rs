@@ -5,49 +5,39 @@ use std::time::Duration;
 
 use lexopt::prelude::*;
 
-use super::venues;
-
-pub const USAGE: &str = "\
-options: --quick              fewer and shorter cases, one round, writes no file
-         --instructions       counts instructions in place of time
-         --plots              measures nothing: makes plots and pages again from docs/bench/results.json
-         --engine NAME        a server of tests/engines.tsv
-         --redis-cell PATH    redis-cell's library (or the variable REDIS_CELL_SO)
-         --rounds N           at most N rounds
-         --minutes N          begins no round that would end later
-         --filter TEXT        only cases whose name contains it; writes no file";
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     Full,
+    /// Fewer and shorter cases, one round; no file is written.
     Quick,
+    /// Instructions in place of time.
     Instructions,
-    Plots,
 }
 
 pub struct Arguments {
     pub mode: Mode,
+    /// A server of tests/engines.tsv.
     pub engine: Option<String>,
+    /// The library of redis-cell, also by the variable REDIS_CELL_SO.
     pub redis_cell: Option<PathBuf>,
-    pub rounds: usize,
+    /// No round begins that would end later.
     pub time: Duration,
+    /// Only cases whose name contains it; no file is written.
     pub filter: Option<String>,
 }
 
 impl Arguments {
     pub fn read() -> Result<Self, lexopt::Error> {
         let mut parser = lexopt::Parser::from_env();
-        let (mut mode, mut engine, mut redis_cell, mut rounds, mut filter) = (Mode::Full, None, None, None, None);
+        let (mut mode, mut engine, mut redis_cell, mut filter) = (Mode::Full, None, None, None);
         let mut minutes = 4.5;
         while let Some(argument) = parser.next()? {
             match argument {
                 Long("bench") => {} // cargo's own.
                 Long("quick") => mode = Mode::Quick,
                 Long("instructions") => mode = Mode::Instructions,
-                Long("plots") => mode = Mode::Plots,
                 Long("engine") => engine = Some(parser.value()?.string()?),
                 Long("redis-cell") => redis_cell = Some(PathBuf::from(parser.value()?)),
-                Long("rounds") => rounds = Some(parser.value()?.parse()?),
                 Long("minutes") => minutes = parser.value()?.parse()?,
                 Long("filter") => filter = Some(parser.value()?.string()?),
                 other => return Err(other.unexpected()),
@@ -56,8 +46,8 @@ impl Arguments {
         Ok(Self {
             mode,
             engine,
-            redis_cell: venues::redis_cell(redis_cell),
-            rounds: rounds.unwrap_or(if mode == Mode::Quick { 1 } else { 5 }),
+            redis_cell: redis_cell
+                .or_else(|| std::env::var_os("REDIS_CELL_SO").filter(|path| !path.is_empty()).map(PathBuf::from)),
             time: Duration::from_secs_f64(minutes * 60.0),
             filter,
         })

@@ -1,5 +1,7 @@
 //! What is measured: which command, on which keys, in which state, at which pace. The cases are a table; see [`all`].
 
+use std::collections::HashMap;
+
 use super::support::{Client, server::command};
 
 /// The groups of cases on the page.
@@ -13,26 +15,12 @@ pub enum Group {
     Options,
     /// GCRA, beside redis-cell and a script.
     Throttle,
-    /// Budgets of tokens, leases, refunds, and several keys in one decision.
+    /// Budgets of tokens, leases, and several keys in one decision.
     Policies,
     /// The main cases with the AOF and a replica.
     Durable,
     /// Some cases on other engines, and under other settings.
     Elsewhere,
-}
-
-impl Group {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Floor => "floor",
-            Self::Main => "main",
-            Self::Options => "options",
-            Self::Throttle => "throttle",
-            Self::Policies => "policies",
-            Self::Durable => "durable",
-            Self::Elsewhere => "elsewhere",
-        }
-    }
 }
 
 /// The implementation that is measured.
@@ -66,32 +54,14 @@ pub enum Traffic {
     Filling,
     /// Every key is at its limit and stays there.
     Denied,
-    /// Every key holds one request less than its limit, spread over the window. Calls are sent at a pace at which one request
-    /// leaves the window for each new one.
+    /// Calls are sent at a pace at which, from the end of the first window on, one request leaves the window for each new one.
     Moving,
 }
 
-impl Traffic {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Filling => "filling",
-            Self::Denied => "denied",
-            Self::Moving => "moving",
-        }
-    }
+/// The name of a group or a traffic.
+pub fn name(of: impl std::fmt::Debug) -> String {
+    format!("{of:?}").to_lowercase()
 }
-
-/// The line of a reply that has the decision, and how it starts if the request was allowed.
-type Verdict = (usize, &'static str);
-
-/// The array's first integer.
-const FIRST_IS_ONE: Verdict = (1, ":1");
-/// The array's first integer, which says *limited*.
-const FIRST_IS_ZERO: Verdict = (1, ":0");
-/// The first value of a map: behind the array's header and a name.
-const FIRST_NAMED_IS_ONE: Verdict = (3, ":1");
-/// The same for the first of several maps.
-const FIRST_OF_EACH_IS_ONE: Verdict = (4, ":1");
 
 #[derive(Clone)]
 pub struct Case {
@@ -109,14 +79,11 @@ pub struct Case {
     pub calls: usize,
     /// The names in INFO commandstats.
     pub stats: &'static [&'static str],
-    pub verdict: Option<Verdict>,
     /// The number of lines of a reply.
     pub reply_lines: usize,
     /// Takes seconds, so it is run in fewer rounds.
     pub heavy: bool,
-    /// A feature that an older module may lack.
-    pub optional: bool,
-    /// The commands that make up a call: one, or two if a pair is measured. See [`Case::fill_in`].
+    /// The commands that make up a call: one, or two if a pair is measured. See [`fill_in`].
     commands: Vec<Vec<String>>,
     /// A command to run on each key beforehand, and how often.
     before: Vec<(Vec<String>, usize)>,
@@ -134,7 +101,7 @@ const HOUR: u64 = 3600;
 
 impl Case {
     pub fn name(&self) -> String {
-        format!("{}: {}, {}", self.group.name(), self.title, self.side.name())
+        format!("{}: {}, {}", name(self.group), self.title, self.side.name())
     }
 
     pub fn key(&self, index: usize) -> String {
@@ -146,10 +113,14 @@ impl Case {
         self.packed_for(&self.key(call % self.keys), call)
     }
 
-    /// Call number `call` of those that write its logs.
-    pub fn packed_entry(&self, call: usize) -> Vec<u8> {
-        let (key, window, limit) = (self.key(call % self.keys), self.window.to_string(), self.held.to_string());
-        command(&["RL.SLIDING", &key, &window, &limit]).get_packed_command()
+    /// A call that writes so many units into the log of a key beforehand.
+    pub fn packed_entry(&self, key: usize, units: usize) -> Vec<u8> {
+        let (key, window, limit) = (self.key(key), self.window.to_string(), self.held.to_string());
+        let mut call = command(&["RL.SLIDING", &key, &window, &limit]);
+        if units > 1 {
+            call.arg("COST").arg(units);
+        }
+        call.get_packed_command()
     }
 
     pub fn packed_for(&self, key: &str, call: usize) -> Vec<u8> {
@@ -196,6 +167,11 @@ impl Case {
         self
     }
 
+    /// The same on one key, whose log is empty.
+    pub fn on_one_key(&self) -> Self {
+        Self { keys: 1, held: 0, ..self.clone() }
+    }
+
     /// The same, in another group.
     pub fn at(self, place: &str) -> Self {
         Self { group: Group::Elsewhere, title: format!("{place}: {}", self.title), ..self }.shortened(2)
@@ -214,47 +190,27 @@ fn fill_in(words: &[String], key: &str, call: usize) -> Vec<String> {
     words.iter().map(filled).collect()
 }
 
-/// The scripts that stand beside the commands, as EVALSHA knows them.
-pub struct Scripts {
-    sliding: String,
-    fixed: String,
-    sliding_windows: String,
-    fixed_windows: String,
-    cost: String,
-    full: String,
-    peek: String,
-    gcra: String,
-    tokens: String,
-    acquire: String,
-    release: String,
-    anchored: String,
-    refund_tokens: String,
-    all: String,
-    all_fixed: String,
-}
+/// The scripts that stand beside the commands.
+const SCRIPTS: [(&str, &str); 12] = [
+    ("sliding", include_str!("../../tests/scripts/sliding.lua")),
+    ("fixed", include_str!("../../tests/scripts/fixed.lua")),
+    ("sliding_windows", include_str!("scripts/sliding_windows.lua")),
+    ("fixed_windows", include_str!("scripts/fixed_windows.lua")),
+    ("full", include_str!("scripts/full.lua")),
+    ("peek", include_str!("scripts/peek.lua")),
+    ("gcra", include_str!("scripts/gcra.lua")),
+    ("tokens", include_str!("scripts/tokens.lua")),
+    ("acquire", include_str!("scripts/acquire.lua")),
+    ("release", include_str!("scripts/release.lua")),
+    ("anchored", include_str!("scripts/anchored.lua")),
+    ("all", include_str!("scripts/all.lua")),
+];
 
-impl Scripts {
-    /// A script's name is the digest of its text: the same on every server.
-    pub fn load(client: &mut Client) -> Self {
-        let mut load = |script: &str| client.run(&["SCRIPT", "LOAD", script]);
-        Self {
-            sliding: load(include_str!("../../tests/scripts/sliding.lua")),
-            fixed: load(include_str!("../../tests/scripts/fixed.lua")),
-            sliding_windows: load(include_str!("scripts/sliding_windows.lua")),
-            fixed_windows: load(include_str!("scripts/fixed_windows.lua")),
-            cost: load(include_str!("scripts/cost.lua")),
-            full: load(include_str!("scripts/full.lua")),
-            peek: load(include_str!("scripts/peek.lua")),
-            gcra: load(include_str!("scripts/gcra.lua")),
-            tokens: load(include_str!("scripts/tokens.lua")),
-            acquire: load(include_str!("scripts/acquire.lua")),
-            release: load(include_str!("scripts/release.lua")),
-            anchored: load(include_str!("scripts/anchored.lua")),
-            refund_tokens: load(include_str!("scripts/refund_tokens.lua")),
-            all: load(include_str!("scripts/all.lua")),
-            all_fixed: load(include_str!("scripts/all_fixed.lua")),
-        }
-    }
+/// By their names, what EVALSHA takes: the digest of the text, the same on every server.
+pub type Scripts = HashMap<&'static str, String>;
+
+pub fn load(client: &mut Client) -> Scripts {
+    SCRIPTS.map(|(name, script)| (name, client.run(&["SCRIPT", "LOAD", script]))).into()
 }
 
 /// A case before its side is chosen.
@@ -270,10 +226,8 @@ fn base(group: Group, title: &str, traffic: Traffic) -> Case {
         keys: 10_000,
         calls: 50_000,
         stats: &[],
-        verdict: None,
         reply_lines: 1,
         heavy: false,
-        optional: false,
         commands: Vec::new(),
         before: Vec::new(),
     }
@@ -308,7 +262,7 @@ impl Case {
     /// A line is a command; those of a pair are separated by a semicolon.
     fn spoken(&self, side: Side, lines: &str, stats: &'static [&'static str]) -> Self {
         let commands = lines.split(';').map(words).collect();
-        Self { side, commands, stats, verdict: self.verdict.or(Some(FIRST_IS_ONE)), ..self.clone() }
+        Self { side, commands, stats, ..self.clone() }
     }
 }
 
@@ -337,10 +291,13 @@ fn main_cases(scripts: &Scripts, group: Group) -> Vec<Case> {
     let arguments = format!("{HOUR} {MILLION}");
     let mut cases = vec![
         fixed.module(&format!("RL.FIXED key {arguments}"), &["rl.fixed"]),
-        fixed.script(&scripts.fixed, &arguments),
+        fixed.script(&scripts["fixed"], &arguments),
     ];
     for traffic in [Traffic::Filling, Traffic::Denied, Traffic::Moving] {
         for limit in LIMITS {
+            if traffic == Traffic::Moving && limit == MILLION {
+                continue; // It would have to fill for half a minute.
+            }
             // A key whose window moves gets its next call after window / (limit - 1/2): as many keys, at the pace, make one turn.
             let (window, keys, calls, held) = match (traffic, limit) {
                 (Traffic::Filling, 100) => (HOUR, 500, 50_000, 0),
@@ -349,9 +306,8 @@ fn main_cases(scripts: &Scripts, group: Group) -> Vec<Case> {
                 (Traffic::Denied, 100) => (HOUR, 1_000, 50_000, limit - 1),
                 (Traffic::Denied, 10_000) => (HOUR, 10, 50_000, limit - 1),
                 (Traffic::Denied, _) => (HOUR, 1, 50_000, limit - 1),
-                (Traffic::Moving, 100) => (2, 0, 20_000, limit - 1),
-                (Traffic::Moving, 10_000) => (5, 0, 20_000, limit - 1),
-                (Traffic::Moving, _) => (25, 0, 20_000, limit - 1),
+                (Traffic::Moving, 100) => (1, 0, 20_000, 0),
+                (Traffic::Moving, _) => (2, 0, 20_000, 0),
             };
             let keys = match traffic {
                 Traffic::Moving => 2 * PACE * window as usize / (2 * limit - 1),
@@ -361,13 +317,13 @@ fn main_cases(scripts: &Scripts, group: Group) -> Vec<Case> {
             if group == Group::Durable && heavy {
                 continue;
             }
-            let title = format!("RL.SLIDING, limit {}, {}", grouped(limit), traffic.name());
+            let title = format!("RL.SLIDING, limit {}, {}", grouped(limit), name(traffic));
             let case = Case { limit, held, window, keys, calls, heavy, ..base(group, &title, traffic) };
             let arguments = format!("{window} {limit}");
             let module = case.module(&format!("RL.SLIDING key {arguments}"), &["rl.sliding"]);
             cases.push(module.clone());
-            cases.push(Case { side: Side::Compact, optional: true, ..module });
-            cases.push(case.script(&scripts.sliding, &arguments));
+            cases.push(Case { side: Side::Compact, ..module });
+            cases.push(case.script(&scripts["sliding"], &arguments));
         }
     }
     cases
@@ -390,11 +346,7 @@ pub fn of_sorted_sets(scripts: &Scripts) -> Vec<Case> {
 }
 
 fn options(scripts: &Scripts) -> Vec<Case> {
-    let case =
-        |title: &str| Case { limit: 100, keys: 500, optional: true, ..base(Group::Options, title, Traffic::Filling) };
-    let full = Case { verdict: Some(FIRST_NAMED_IS_ONE), ..case("RL.SLIDING, FULL") };
-    // An existing log keeps its form.
-    let cost = Case { limit: 1_000, ..case("RL.SLIDING, COST 10") }.after(1, "RL.SLIDING key 3600 1000");
+    let case = |title: &str| Case { limit: 100, keys: 500, ..base(Group::Options, title, Traffic::Filling) };
     let sliding = case("RL.SLIDING, 3 windows");
     let fixed = Case { limit: MILLION, keys: 10_000, ..case("RL.FIXED, 3 windows") };
     let peek = Case { held: 50, ..case("RL.PEEK, SLIDING") };
@@ -404,11 +356,10 @@ fn options(scripts: &Scripts) -> Vec<Case> {
     let many = "60 1000000 3600 1000000 86400 1000000";
     let mut cases = Vec::new();
     for (case, line, script, arguments) in [
-        (full, "RL.SLIDING key 3600 100 FULL", &scripts.full, "3600 100"),
-        (cost, "RL.SLIDING key 3600 1010 COST 10", &scripts.cost, "3600 1010 10"),
-        (sliding, &format!("RL.SLIDING key {several}"), &scripts.sliding_windows, several),
-        (denied, &format!("RL.SLIDING key {narrow}"), &scripts.sliding_windows, narrow),
-        (peek, "RL.PEEK key SLIDING 3600 100", &scripts.peek, "3600 100"),
+        (case("RL.SLIDING, FULL"), "RL.SLIDING key 3600 100 FULL", &scripts["full"], "3600 100"),
+        (sliding, &format!("RL.SLIDING key {several}"), &scripts["sliding_windows"], several),
+        (denied, &format!("RL.SLIDING key {narrow}"), &scripts["sliding_windows"], narrow),
+        (peek, "RL.PEEK key SLIDING 3600 100", &scripts["peek"], "3600 100"),
     ] {
         let stats: &[&str] = if line.starts_with("RL.PEEK") { &["rl.peek"] } else { &["rl.sliding"] };
         let module = case.module(line, stats);
@@ -417,9 +368,9 @@ fn options(scripts: &Scripts) -> Vec<Case> {
     let anchored = Case { limit: MILLION, keys: 10_000, ..case("RL.FIXED, ANCHORED") };
     cases.extend([
         anchored.module("RL.FIXED key 3600 1000000 ANCHORED", &["rl.fixed"]),
-        anchored.script(&scripts.anchored, "3600 1000000"),
+        anchored.script(&scripts["anchored"], "3600 1000000"),
         fixed.module(&format!("RL.FIXED key {many}"), &["rl.fixed"]),
-        fixed.script(&scripts.fixed_windows, many),
+        fixed.script(&scripts["fixed_windows"], many),
     ]);
     cases
 }
@@ -428,15 +379,10 @@ fn throttle(scripts: &Scripts) -> Vec<Case> {
     let mut cases = Vec::new();
     let rates = [("allowed", 10_000, "1000000 100 60"), ("denied", 500, "0 1 3600")];
     for (what, keys, arguments) in rates {
-        let case = Case {
-            keys,
-            optional: true,
-            verdict: Some(FIRST_IS_ZERO),
-            ..base(Group::Throttle, &format!("RL.THROTTLE, {what}"), Traffic::Filling)
-        };
+        let case = Case { keys, ..base(Group::Throttle, &format!("RL.THROTTLE, {what}"), Traffic::Filling) };
         cases.push(case.module(&format!("RL.THROTTLE key {arguments}"), &["rl.throttle"]));
         cases.push(case.spoken(Side::Cell, &format!("CL.THROTTLE key {arguments}"), &["cl.throttle"]));
-        cases.push(case.script(&scripts.gcra, arguments));
+        cases.push(case.script(&scripts["gcra"], arguments));
     }
     cases
 }
@@ -444,28 +390,31 @@ fn throttle(scripts: &Scripts) -> Vec<Case> {
 /// The title of a budget of tokens.
 const BUDGET: &str = "RL.SLIDING, 200,000 tokens, COST 1800";
 
+fn policy(title: &str) -> Case {
+    base(Group::Policies, title, Traffic::Filling)
+}
+
 fn policies(scripts: &Scripts) -> Vec<Case> {
-    let case = |title: &str| Case { optional: true, ..base(Group::Policies, title, Traffic::Filling) };
-    [tokens(scripts, &case), leases(scripts, &case), several_keys(scripts, &case), refunds(scripts, &case)].concat()
+    [tokens(scripts), leases(scripts), several_keys(scripts)].concat()
 }
 
 /// A budget of tokens. The script keeps their sum in a second key, so that it need not read the whole log.
-fn tokens(scripts: &Scripts, case: &dyn Fn(&str) -> Case) -> Vec<Case> {
+fn tokens(scripts: &Scripts) -> Vec<Case> {
     let mut cases = Vec::new();
-    let room = Case { limit: 100, keys: 500, ..case(BUDGET) };
+    let room = Case { limit: 100, keys: 500, ..policy(BUDGET) };
     cases.push(room.module("RL.SLIDING key 3600 200000 COST 1800", &["rl.sliding"]));
-    cases.push(room.script_over("key key:sum", &scripts.tokens, "3600 200000 1800"));
-    let spent = Case { traffic: Traffic::Denied, keys: 500, ..case(&format!("{BUDGET}, denied")) };
+    cases.push(room.script_over("key key:sum", &scripts["tokens"], "3600 200000 1800"));
+    let spent = Case { traffic: Traffic::Denied, keys: 500, ..policy(&format!("{BUDGET}, denied")) };
     let module = spent.module("RL.SLIDING key 3600 200000 COST 1800", &["rl.sliding"]);
     cases.push(module.after(111, "RL.SLIDING key 3600 200000 COST 1800"));
-    let line = format!("EVALSHA {} 2 key key:sum 3600 200000 1800", scripts.tokens);
+    let line = format!("EVALSHA {} 2 key key:sum 3600 200000 1800", scripts["tokens"]);
     cases.push(spent.spoken(Side::Script, &line, &["evalsha"]).after(111, &line));
     cases
 }
 
-fn leases(scripts: &Scripts, case: &dyn Fn(&str) -> Case) -> Vec<Case> {
+fn leases(scripts: &Scripts) -> Vec<Case> {
     const OTHERS: &str = "RL.ACQUIRE key 16 3600 holder";
-    let of = |title: &str| Case { limit: 16, keys: 5_000, ..case(title) };
+    let of = |title: &str| Case { limit: 16, keys: 5_000, ..policy(title) };
     let half = |title: &str| Case { keys: 1_000, ..of(title) }.after(8, OTHERS);
     let admitted = of("RL.ACQUIRE, admitted");
     let renewed = half("RL.ACQUIRE, renewed").after(1, "RL.ACQUIRE key 16 3600 mine");
@@ -475,88 +424,78 @@ fn leases(scripts: &Scripts, case: &dyn Fn(&str) -> Case) -> Vec<Case> {
     for (case, holder) in [(admitted, "holder"), (renewed, "mine"), (denied, "holder")] {
         let arguments = format!("16 3600 {holder}");
         cases.push(case.module(&format!("RL.ACQUIRE key {arguments}"), &["rl.acquire"]));
-        cases.push(case.script(&scripts.acquire, &arguments));
+        cases.push(case.script(&scripts["acquire"], &arguments));
     }
-    let theirs = format!("EVALSHA {} 1 key 16 3600 holder", scripts.acquire);
+    let theirs = format!("EVALSHA {} 1 key 16 3600 holder", scripts["acquire"]);
     let ours = pair.module(&format!("{OTHERS};RL.RELEASE key holder"), &["rl.acquire", "rl.release"]);
     cases.extend([
         ours,
-        pair.spoken(Side::Script, &format!("{theirs};EVALSHA {} 1 key holder", scripts.release), &["evalsha"]),
+        pair.spoken(Side::Script, &format!("{theirs};EVALSHA {} 1 key holder", scripts["release"]), &["evalsha"]),
     ]);
     cases
 }
 
-fn several_keys(scripts: &Scripts, case: &dyn Fn(&str) -> Case) -> Vec<Case> {
+fn several_keys(scripts: &Scripts) -> Vec<Case> {
     const STAT: &[&str] = &["rl.all"];
     let (keys, with_sum) = ("key:rpm key:tpm key:busy", "key:rpm key:tpm key:sum key:busy");
     let ours = |tokens: &str| {
         format!("RL.ALL 3 {keys} SLIDING 3600 500 SLIDING 3600 {tokens} COST 1800 ACQUIRE 16 3600 holder")
     };
     let theirs = |tokens: &str| format!("3600 500 3600 {tokens} 1800 16 3600 holder");
-    let script = |tokens: &str| format!("EVALSHA {} 4 {with_sum} {}", scripts.all, theirs(tokens));
-    let admitted = Case { limit: 16, keys: 5_000, ..case("RL.ALL, requests, tokens and leases") };
-    let denied = Case { traffic: Traffic::Denied, keys: 1_000, ..case("RL.ALL, requests, tokens and leases, denied") };
+    let script = |tokens: &str| format!("EVALSHA {} 4 {with_sum} {}", scripts["all"], theirs(tokens));
+    let admitted = Case { limit: 16, keys: 5_000, ..policy("RL.ALL, requests, tokens and leases") };
+    let denied =
+        Case { traffic: Traffic::Denied, keys: 1_000, ..policy("RL.ALL, requests, tokens and leases, denied") };
     let (few, enough) = ("18000", "200000");
-    let counters = Case { limit: MILLION, ..case("RL.ALL, FIXED on 3 keys") };
-    let fixed = format!("FIXED 3600 {MILLION}");
     vec![
         admitted.module(&ours(enough), STAT),
-        admitted.script_over(with_sum, &scripts.all, &theirs(enough)),
+        admitted.script_over(with_sum, &scripts["all"], &theirs(enough)),
         denied.module(&ours(few), STAT).after(10, &ours(few)),
-        denied.script_over(with_sum, &scripts.all, &theirs(few)).after(10, &script(few)),
-        counters.module(&format!("RL.ALL 3 key:ip key:user key:org {fixed} {fixed} {fixed}"), STAT),
-        counters.script_over(
-            "key:ip key:user key:org",
-            &scripts.all_fixed,
-            &format!("3600 {MILLION} {MILLION} {MILLION}"),
-        ),
-    ]
-}
-
-/// A refund of what a request of a budget did not use.
-fn refunds(scripts: &Scripts, case: &dyn Fn(&str) -> Case) -> Vec<Case> {
-    let budget = Case { keys: 1_000, calls: 20_000, limit: 100, ..case("RL.REFUND, SLIDING, 1300 of COST 1800") };
-    vec![
-        budget
-            .module("RL.REFUND key SLIDING 3600 200000 COST 1300", &["rl.refund"])
-            .after(20, "RL.SLIDING key 3600 200000 COST 1800"),
-        budget
-            .script_over("key key:sum", &scripts.refund_tokens, "3600 1300")
-            .after(20, &format!("EVALSHA {} 2 key key:sum 3600 200000 1800", scripts.tokens)),
+        denied.script_over(with_sum, &scripts["all"], &theirs(few)).after(10, &script(few)),
     ]
 }
 
 /// What no script stands beside. Counted in instructions only.
 pub fn counted_only() -> Vec<Case> {
-    let case = |title: &str| Case { optional: true, ..base(Group::Policies, title, Traffic::Filling) };
-    [forms(&case), full_replies(&case)].concat()
+    [forms(), full_replies()].concat()
 }
 
 /// Forms of the plain commands.
-fn forms(case: &dyn Fn(&str) -> Case) -> Vec<Case> {
+fn forms() -> Vec<Case> {
     const HOLD: &str = "RL.SLIDING key 3600 200000 COST 1800 HOLD attempt 60";
     const SETTLE: &str = "RL.SETTLE key SLIDING 3600 200000 COST 1800 HOLD attempt 60 ACTUAL 500";
-    let several = "60 100 3600 1000 86400 10000";
-    let log = |title: &str| Case { limit: 100, keys: 500, verdict: Some(FIRST_NAMED_IS_ONE), ..case(title) };
-    let counter = |title: &str| Case { limit: MILLION, verdict: Some(FIRST_NAMED_IS_ONE), ..case(title) };
-    let each = Case { verdict: Some(FIRST_OF_EACH_IS_ONE), ..log("RL.SLIDING, 3 windows, EACH") };
-    let force = Case { verdict: None, ..log("RL.SLIDING, FORCE") };
-    let hold = |form: &str| Case { limit: 100, keys: 500, ..case(&format!("{BUDGET} HOLD{form}")) };
+    const SEVERAL: &str = "RL.SLIDING key 60 100 3600 1000 86400 10000 EACH";
+    const COUNTER: &str = "FIXED 3600 1000000";
+    let log = |title: &str| Case { limit: 100, keys: 500, ..policy(title) };
+    let counter = |title: &str| Case { limit: MILLION, ..policy(title) };
+    let each = log("RL.SLIDING, 3 windows, EACH").module(SEVERAL, &["rl.sliding"]);
+    // An existing log keeps its form.
+    let cost = Case { limit: 1_000, ..log("RL.SLIDING, COST 10") }
+        .module("RL.SLIDING key 3600 1010 COST 10", &["rl.sliding"])
+        .after(1, "RL.SLIDING key 3600 1000");
+    let hold = |form: &str| log(&format!("{BUDGET} HOLD{form}"));
     // RL.TOP counts the same keys repeatedly, or a new one each time.
-    let denied = |title: &str, limit| Case { traffic: Traffic::Denied, limit, ..case(title) };
+    let denied = |title: &str, limit| Case { traffic: Traffic::Denied, limit, ..policy(title) };
     let rejected = |case: Case| case.module("RL.FIXED key 3600 1", &["rl.fixed"]).after(1, "RL.FIXED key 3600 1");
     vec![
-        counter("RL.ALL, FIXED on 1 key").module("RL.ALL 1 key FIXED 3600 1000000", &["rl.all"]),
+        counter("RL.ALL, FIXED on 1 key").module(&format!("RL.ALL 1 key {COUNTER}"), &["rl.all"]),
+        counter("RL.ALL, FIXED on 3 keys")
+            .module(&format!("RL.ALL 3 key:ip key:user key:org {COUNTER} {COUNTER} {COUNTER}"), &["rl.all"]),
         rejected(denied("RL.FIXED, denied", MILLION)),
         rejected(denied("RL.FIXED, denied, rl.top no", MILLION)).after(1, "CONFIG SET rl.top no"),
         rejected(denied("RL.FIXED, denied, each key once", 1)),
-        each.module(&format!("RL.SLIDING key {several} EACH"), &["rl.sliding"]),
-        Case { side: Side::Compact, ..each.module(&format!("RL.SLIDING key {several} EACH"), &["rl.sliding"]) },
-        force.module("RL.SLIDING key 3600 100 FORCE", &["rl.sliding"]),
+        Case { side: Side::Compact, ..each.clone() },
+        each,
+        Case { side: Side::Compact, ..cost.clone() },
+        cost,
+        log("RL.SLIDING, FORCE").module("RL.SLIDING key 3600 100 FORCE", &["rl.sliding"]),
         counter("RL.FIXED, FULL").module("RL.FIXED key 3600 1000000 FULL", &["rl.fixed"]),
         counter("RL.THROTTLE, FULL").module("RL.THROTTLE key 1000000 100 60 FULL", &["rl.throttle"]),
         counter("RL.FIXED, 3 windows, EACH")
             .module("RL.FIXED key 60 1000000 3600 1000000 86400 1000000 EACH", &["rl.fixed"]),
+        Case { keys: 1_000, ..log("RL.REFUND, SLIDING, 1300 of COST 1800") }
+            .module("RL.REFUND key SLIDING 3600 200000 COST 1300", &["rl.refund"])
+            .after(20, "RL.SLIDING key 3600 200000 COST 1800"),
         hold("").module(HOLD, &["rl.sliding"]),
         hold(", sent twice").module(&format!("{HOLD};{HOLD}"), &["rl.sliding"]),
         hold(", then RL.SETTLE").module(&format!("{HOLD};{SETTLE}"), &["rl.sliding", "rl.settle"]),
@@ -564,30 +503,20 @@ fn forms(case: &dyn Fn(&str) -> Case) -> Vec<Case> {
 }
 
 /// What packages send to learn more than the decision.
-fn full_replies(case: &dyn Fn(&str) -> Case) -> Vec<Case> {
-    const ALL: &str = "RL.ALL 3 key:rpm key:tpm key:busy SLIDING 3600 500 SLIDING 3600";
-    let denied = |title: &str| Case { traffic: Traffic::Denied, keys: 1_000, verdict: None, ..case(title) };
-    let log = |title: &str| Case { limit: 100, keys: 500, verdict: None, ..case(title) };
-    let all = |tokens: &str| format!("{ALL} {tokens} COST 1800 ACQUIRE 16 3600 holder FULL");
+fn full_replies() -> Vec<Case> {
+    let denied = |title: &str| Case { traffic: Traffic::Denied, keys: 1_000, ..policy(title) };
+    let all = |tokens: &str| {
+        format!(
+            "RL.ALL 3 key:rpm key:tpm key:busy SLIDING 3600 500 SLIDING 3600 {tokens} COST 1800 ACQUIRE 16 3600 holder FULL"
+        )
+    };
     let sliding = "RL.SLIDING key 3600 10 FULL";
     let tokens = "RL.SLIDING key 3600 200000 COST 1800 FULL";
     vec![
         denied("RL.SLIDING, FULL, denied").module(sliding, &["rl.sliding"]).after(10, sliding),
-        log("RL.SLIDING, 200,000 tokens, COST 1800, FULL").module(tokens, &["rl.sliding"]),
-        denied("RL.SLIDING, 200,000 tokens, COST 1800, FULL, denied")
-            .module(tokens, &["rl.sliding"])
-            .after(111, tokens),
-        denied("RL.FIXED, FULL, denied")
-            .module("RL.FIXED key 3600 1 FULL", &["rl.fixed"])
-            .after(1, "RL.FIXED key 3600 1"),
-        denied("RL.THROTTLE, FULL, denied")
-            .module("RL.THROTTLE key 0 1 3600 FULL", &["rl.throttle"])
-            .after(1, "RL.THROTTLE key 0 1 3600"),
-        log("RL.PEEK, SLIDING, FULL").module("RL.PEEK key SLIDING 3600 100 FULL", &["rl.peek"]),
-        Case { limit: 16, keys: 5_000, verdict: None, ..case("RL.ACQUIRE, admitted, FULL") }
-            .module("RL.ACQUIRE key 16 3600 holder FULL", &["rl.acquire"]),
-        Case { limit: 16, keys: 5_000, verdict: None, ..case("RL.ALL, requests, tokens and leases, FULL") }
-            .module(&all("200000"), &["rl.all"]),
+        Case { limit: 100, ..policy(&format!("{BUDGET}, FULL")) }.module(tokens, &["rl.sliding"]),
+        denied(&format!("{BUDGET}, FULL, denied")).module(tokens, &["rl.sliding"]).after(111, tokens),
+        Case { limit: 16, ..policy("RL.ALL, requests, tokens and leases, FULL") }.module(&all("200000"), &["rl.all"]),
         denied("RL.ALL, requests, tokens and leases, FULL, denied")
             .module(&all("18000"), &["rl.all"])
             .after(10, &all("18000")),

@@ -16,7 +16,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::arguments::Arguments;
-use super::cases::{self, Case, Group, Scripts, Side, Traffic, grouped};
+use super::cases::{self, Case, Group, Side, Traffic, grouped, name};
 use super::support::engine::version;
 use super::support::wire::{Reply, Wire};
 use super::support::{self, Client, Engine, Options, Server, root, server::Module};
@@ -36,15 +36,12 @@ pub fn run(engine: &Engine, arguments: &Arguments) {
         std::process::exit(1);
     }
     let counts = counts(engine, arguments);
-    // The table is about one engine first, and is written as a whole.
-    let path = root().join("docs").join(FILE);
-    let written = std::fs::read_to_string(&path).unwrap_or_default();
-    let is_ours = written.is_empty() || written.starts_with(&format!("command\t{} (", engine.name));
-    let whole = arguments.filter.is_none() && is_ours;
+    // The table is written as a whole, and with it the other engines.
+    let whole = arguments.filter.is_none() && arguments.engine.is_none();
     let others = if whole { BESIDE.as_slice() } else { &[] };
-    let others = others.iter().filter_map(|name| Engine::all().into_iter().find(|other| other.name == *name));
     let beside: Vec<_> = others
-        .filter(|other| other.program.is_some())
+        .iter()
+        .filter_map(|name| Engine::pick(Some(name)))
         .map(|other| {
             let counts = self::counts(&other, arguments);
             (other, counts)
@@ -53,7 +50,7 @@ pub fn run(engine: &Engine, arguments: &Arguments) {
     let table = table(engine, &counts, &beside);
     println!("{table}");
     if whole {
-        std::fs::write(&path, table).expect("the table");
+        std::fs::write(root().join("docs").join(FILE), table).expect("the table");
         super::section::put("instructions", "bench-instructions", &page(engine));
     }
 }
@@ -63,7 +60,7 @@ type Counts = BTreeMap<String, u64>;
 
 fn counts(engine: &Engine, arguments: &Arguments) -> Counts {
     let mut counter = Counter::start(engine);
-    let scripts = Scripts::load(&mut counter.client);
+    let scripts = cases::load(&mut counter.client);
     let mut cases = cases::all(&scripts);
     cases.extend(cases::counted_only());
     cases.retain(|case| {
@@ -77,10 +74,6 @@ fn counts(engine: &Engine, arguments: &Arguments) -> Counts {
             Side::Compact => format!("{}, compact", case.title),
             _ => case.title.clone(),
         };
-        if let Err(reason) = counter.try_out(&case) {
-            eprintln!("left out: {name}: {reason}");
-            continue;
-        }
         eprintln!("counting on {}: {name}", engine.name);
         match (case.group, case.traffic) {
             (Group::Main, Traffic::Filling) if case.stats == ["rl.sliding"] => {
@@ -201,23 +194,13 @@ impl Counter {
         }
     }
 
-    fn try_out(&mut self, case: &Case) -> Result<(), String> {
-        self.begin(case)?;
-        self.wire.send(&case.packed(0));
-        let replies: Vec<Reply> = (0..case.replies()).map(|_| self.wire.receive()).collect();
-        replies.into_iter().try_for_each(|reply| match reply {
-            Reply::Error(line) => Err(line),
-            _ => Ok(()),
-        })
-    }
-
     /// Empties the server and sets the storage for a case.
-    fn begin(&mut self, case: &Case) -> Result<(), String> {
+    fn begin(&mut self, case: &Case) {
         self.client.run::<Value>(&["FLUSHALL"]);
         // Each case starts at the same time, so that it does not depend on the cases before it.
         self.now = START;
         self.pass(0);
-        venues::set_storage(&mut self.client, case.side)
+        venues::set_storage(&mut self.client, case.side);
     }
 
     /// Makes these calls, over `keys` keys in turn.
@@ -238,12 +221,12 @@ impl Counter {
     /// every three milliseconds, so that a key that lives for one has expired by its next call.
     fn plain(&mut self, case: &Case) -> u64 {
         let keys = (2 * CALLS).checked_div(case.limit).unwrap_or(0).max(100);
-        self.begin(case).expect("a case that was tried out");
+        self.begin(case);
         let mut few = case.clone();
         few.keys = keys;
         for _ in 0..case.held {
             self.pass(1);
-            let calls: Vec<u8> = (0..keys).flat_map(|key| few.packed_entry(key)).collect();
+            let calls: Vec<u8> = (0..keys).flat_map(|key| few.packed_entry(key, 1)).collect();
             self.client.send_packed(&calls, keys);
         }
         venues::ask_before(&mut self.client, &few);
@@ -266,7 +249,7 @@ impl Counter {
         let window = spacing * limit as i64 - spacing / 2;
         let case = case.clone().with_window(&format!("{}.{:03}", window / 1000, window % 1000));
         let keys = CALLS.div_ceil(limit);
-        self.begin(&case).expect("a case that was tried out");
+        self.begin(&case);
         let turns = |counter: &mut Self, turns: usize| {
             for _ in 0..turns {
                 counter.pass(spacing);
@@ -281,7 +264,7 @@ impl Counter {
         let moving = self.a_call(CALLS / keys * keys, |counter| turns(counter, CALLS / keys));
         let storage = if case.side == Side::Compact { ", compact" } else { "" };
         for (traffic, count) in [(Traffic::Filling, filling), (Traffic::Denied, denied), (Traffic::Moving, moving)] {
-            counts.insert(format!("RL.SLIDING, limit {}, {}{storage}", grouped(limit), traffic.name()), count);
+            counts.insert(format!("RL.SLIDING, limit {}, {}{storage}", grouped(limit), name(traffic)), count);
         }
     }
 }

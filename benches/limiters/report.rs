@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use super::cases::{Group, PACE, grouped};
+use super::cases::{Group, PACE, Side, grouped};
 use super::results::{Ratio, Results, unit};
 use super::support::root;
 
@@ -60,11 +60,11 @@ fn times_of(results: &Results, groups: &[Group]) -> String {
         "calls/s",
         "of the script",
     ]);
-    for group in groups.iter().copied().map(Group::name) {
+    for &group in groups {
         for case in results.titles(group) {
             let speed = |side| results.median(group, case, side, unit::THROUGHPUT).map_or(String::new(), thousands);
             let mut cells = times_row(results, group, case);
-            cells.extend([speed(own_side(group)), speed("script")]);
+            cells.extend([speed(own_side(group)), speed(Side::Script)]);
             table.row(cells);
         }
     }
@@ -72,14 +72,15 @@ fn times_of(results: &Results, groups: &[Group]) -> String {
 }
 
 /// The side that a case is about.
-fn own_side(group: &str) -> &'static str {
-    if group == Group::Floor.name() { "server" } else { "module" }
+fn own_side(group: Group) -> Side {
+    if group == Group::Floor { Side::Server } else { Side::Module }
 }
 
-fn times_row(results: &Results, group: &str, case: &str) -> Vec<String> {
+fn times_row(results: &Results, group: Group, case: &str) -> Vec<String> {
     let time = |side| results.median(group, case, side, unit::SERVER_TIME).map_or(String::new(), micros);
-    let ratio = results.ratio(group, case, ["script", "module"], unit::SERVER_TIME).map_or(String::new(), times);
-    vec![case.to_owned(), time(own_side(group)), time("compact"), time("redis-cell"), time("script"), ratio]
+    let ratio = results.ratio(group, case, [Side::Script, Side::Module], unit::SERVER_TIME);
+    let sides = [own_side(group), Side::Compact, Side::Cell, Side::Script].map(time);
+    [vec![case.to_owned()], sides.to_vec(), vec![ratio.map_or(String::new(), times)]].concat()
 }
 
 /// A long table that a reader opens.
@@ -95,7 +96,7 @@ pub fn page(results: &Results) -> String {
         page,
         "# Figures\n\n\
          What calls cost in time and memory. [PERFORMANCE.md](PERFORMANCE.md) says what follows from it. `make bench` writes this \
-         page but for the sections that name another command, the plot beside it and \
+         page but for the sections that name another command, and \
          [bench/results.json](bench/results.json), which has every figure with its unit. \
          No other load changes [the instructions of each call](#instructions-a-call).\n\n\
          {}. Rounds on the same servers: {}, at most three of them with the \
@@ -114,11 +115,7 @@ pub fn page(results: &Results) -> String {
         head("load average").as_f64().map_or("not recorded".to_owned(), |load| format!("{load:.2}")),
         grouped(PACE),
     );
-    for line in results.left_out() {
-        let _ = writeln!(page, "Left out: {line}.\n");
-    }
     page += &times_of(results, HERE);
-    page += "\n![Server time a call, by command](bench/server_time.svg)\n";
 
     let _ = write!(
         page,
@@ -166,22 +163,11 @@ fn measured_on(results: &Results) -> String {
         |name: &str| results.head.iter().find(|(found, _)| *found == name).map_or(&Value::Null, |(_, value)| value);
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let engine = head("engine");
-    let cell = match head("redis-cell")["module version"].as_i64() {
-        Some(version) if !results.titles(Group::Throttle.name()).is_empty() => {
-            format!(" redis-cell: module version {version}.")
-        }
-        _ => String::new(),
-    };
-    format!(
-        "Engine: {} ({}).{cell} Machine: {}",
-        text(&engine["name"]),
-        text(&engine["version"]),
-        text(head("machine"))
-    )
+    format!("Engine: {} ({}). Machine: {}", text(&engine["name"]), text(&engine["version"]), text(head("machine")))
 }
 
 fn durable(results: &Results) -> String {
-    let group = Group::Durable.name();
+    let group = Group::Durable;
     let mut table = Table::new(&[
         "case",
         "server time",
@@ -203,10 +189,10 @@ fn durable(results: &Results) -> String {
         for (kind, shown) in [(unit::SERVER_TIME, micros as fn(f64) -> String), (unit::CPU, micros), (unit::AOF, bytes)]
         {
             let of = |side| results.median(group, case, side, kind).map_or(String::new(), shown);
-            let ratio = |side| results.ratio(group, case, ["script", side], kind).map_or(String::new(), times);
-            cells.extend(["module", "compact", "script"].map(of));
+            let ratio = |side| results.ratio(group, case, [Side::Script, side], kind).map_or(String::new(), times);
+            cells.extend([Side::Module, Side::Compact, Side::Script].map(of));
             if kind != unit::AOF {
-                cells.extend(["module", "compact"].map(ratio));
+                cells.extend([Side::Module, Side::Compact].map(ratio));
             }
         }
         table.row(cells);
@@ -233,7 +219,7 @@ pub fn quote_in_readme(results: &Results) {
     let (before, rest) = readme.split_once(BEGIN).expect("a place for the figures");
     let (_old, after) = rest.split_once(END).expect("an end of that place");
     let mut table = Table::new(&["server time a call", "module", "compact", "redis-cell", "script", "script ÷ module"]);
-    for group in [Group::Floor, Group::Main, Group::Options, Group::Throttle].map(Group::name) {
+    for group in [Group::Floor, Group::Main, Group::Throttle] {
         for case in results.titles(group).into_iter().filter(|case| IN_README.contains(case)) {
             table.row(times_row(results, group, case));
         }

@@ -1,11 +1,10 @@
 //! The figures: recorded round by round, reported as medians, written as JSON.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::cases::Case;
+use super::cases::{Case, Group, Side, name};
 
 /// A kind of figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,10 +20,7 @@ pub mod unit {
     pub const SERVER_TIME: Kind = Kind { name: "server time a call", unit: "µs" };
     pub const CPU: Kind = Kind { name: "processor time a call", unit: "µs" };
     pub const THROUGHPUT: Kind = Kind { name: "throughput", unit: "calls/s" };
-    pub const ALLOWED: Kind = Kind { name: "allowed", unit: "%" };
     pub const AOF: Kind = Kind { name: "AOF a call", unit: "bytes" };
-
-    pub const ALL: [Kind; 5] = [SERVER_TIME, CPU, THROUGHPUT, ALLOWED, AOF];
 }
 
 /// How two figures compare.
@@ -37,16 +33,16 @@ pub struct Ratio {
 }
 
 struct Entry {
-    group: String,
+    group: Group,
     case: String,
-    side: String,
+    side: Side,
     kind: Kind,
     /// One a round.
     samples: Vec<f64>,
 }
 
 impl Entry {
-    fn is(&self, group: &str, case: &str, side: &str, kind: Kind) -> bool {
+    fn is(&self, group: Group, case: &str, side: Side, kind: Kind) -> bool {
         self.group == group && self.case == case && self.side == side && self.kind == kind
     }
 }
@@ -55,39 +51,30 @@ impl Entry {
 pub struct Results {
     /// The machine and the settings, for the top of the page.
     pub head: Vec<(&'static str, Value)>,
-    /// The cases that could not be measured, by reason.
-    pub left_out: BTreeMap<String, Vec<String>>,
     entries: Vec<Entry>,
 }
 
 impl Results {
     pub fn note(&mut self, case: &Case, kind: Kind, value: f64) {
-        self.note_at(case.group.name(), &case.title, case.side.name(), kind, value);
-    }
-
-    fn note_at(&mut self, group: &str, case: &str, side: &str, kind: Kind, value: f64) {
-        let is_it = |entry: &&mut Entry| entry.is(group, case, side, kind);
-        match self.entries.iter_mut().find(is_it) {
+        let Case { group, side, .. } = *case;
+        match self.entries.iter_mut().find(|entry| entry.is(group, &case.title, side, kind)) {
             Some(entry) => entry.samples.push(value),
-            None => {
-                let [group, case, side] = [group, case, side].map(str::to_owned);
-                self.entries.push(Entry { group, case, side, kind, samples: vec![value] });
-            }
+            None => self.entries.push(Entry { group, case: case.title.clone(), side, kind, samples: vec![value] }),
         }
     }
 
-    fn samples(&self, group: &str, case: &str, side: &str, kind: Kind) -> &[f64] {
+    fn samples(&self, group: Group, case: &str, side: Side, kind: Kind) -> &[f64] {
         let found = self.entries.iter().find(|entry| entry.is(group, case, side, kind));
         found.map_or(&[], |entry| &entry.samples)
     }
 
     /// The median over the rounds, if there was a round.
-    pub fn median(&self, group: &str, case: &str, side: &str, kind: Kind) -> Option<f64> {
+    pub fn median(&self, group: Group, case: &str, side: Side, kind: Kind) -> Option<f64> {
         median(self.samples(group, case, side, kind).iter().copied())
     }
 
     /// The figure of `theirs` divided by that of `ours`.
-    pub fn ratio(&self, group: &str, case: &str, [theirs, ours]: [&str; 2], kind: Kind) -> Option<Ratio> {
+    pub fn ratio(&self, group: Group, case: &str, [theirs, ours]: [Side; 2], kind: Kind) -> Option<Ratio> {
         let of = |side| self.samples(group, case, side, kind).iter();
         let rounds = || of(theirs).zip(of(ours)).map(|(theirs, ours)| theirs / ours);
         let medians = self.median(group, case, theirs, kind)? / self.median(group, case, ours, kind)?;
@@ -95,7 +82,7 @@ impl Results {
     }
 
     /// The titles of a group in the order of the table.
-    pub fn titles(&self, group: &str) -> Vec<&str> {
+    pub fn titles(&self, group: Group) -> Vec<&str> {
         let mut titles: Vec<&str> = Vec::new();
         for entry in self.entries.iter().filter(|entry| entry.group == group) {
             if !titles.contains(&&*entry.case) {
@@ -103,36 +90,6 @@ impl Results {
             }
         }
         titles
-    }
-
-    /// What was left out, one line for each reason.
-    pub fn left_out(&self) -> Vec<String> {
-        let told = |(reason, cases): (&String, &Vec<String>)| match &cases[..] {
-            [one] => format!("{one} ({reason})"),
-            [first, ..] => format!("{} cases, such as {first} ({reason})", cases.len()),
-            [] => reason.clone(),
-        };
-        self.left_out.iter().map(told).collect()
-    }
-
-    /// Reads what [`Results::write`] wrote, to make plots and pages again.
-    pub fn read(path: &Path) -> Self {
-        let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        let written: Value = serde_json::from_str(&text).expect("what was written");
-        let head = ["machine", "load average", "engine", "redis-cell", "rounds"];
-        let mut read = Self {
-            head: head.into_iter().map(|name| (name, written[name].clone())).collect(),
-            left_out: serde_json::from_value(written["left out"].clone()).unwrap_or_default(),
-            entries: Vec::new(),
-        };
-        for figure in written["figures"].as_array().expect("figures") {
-            let text = |field: &str| figure[field].as_str().expect("text");
-            let kind = unit::ALL.into_iter().find(|kind| kind.name == text("figure")).expect("a kind of figure");
-            for value in figure["rounds"].as_array().expect("a figure for each round") {
-                read.note_at(text("group"), text("case"), text("side"), kind, value.as_f64().expect("a figure"));
-            }
-        }
-        read
     }
 
     pub fn write(&self, path: &Path) {
@@ -145,16 +102,15 @@ impl Results {
         let figures = self.entries.iter().map(|entry| {
             let rounds: Vec<f64> = entry.samples.iter().copied().map(rounded).collect();
             let figure = json!({
-                "group": entry.group, "case": entry.case, "side": entry.side,
+                "group": name(entry.group), "case": entry.case, "side": entry.side.name(),
                 "figure": entry.kind.name, "unit": entry.kind.unit,
                 "rounds": rounds,
             });
             format!("    {figure}")
         });
         format!(
-            "{{\n{}  \"left out\": {},\n  \"figures\": [\n{}\n  ]\n}}\n",
+            "{{\n{}  \"figures\": [\n{}\n  ]\n}}\n",
             head.collect::<String>(),
-            json!(self.left_out),
             figures.collect::<Vec<_>>().join(",\n")
         )
     }

@@ -1,8 +1,7 @@
 //! The soak: what takes minutes and what takes a clock. `make soak` runs it, and puts the times
 //! into their section of docs/BENCHMARK.md.
 //!
-//! Wrong replies, lost memory and findings of memcheck make it fail. Times are reported, never asserted: machines differ. `--help`
-//! lists the options.
+//! Wrong replies, lost memory and findings of memcheck make it fail. Times are reported, never asserted: machines differ.
 
 #[path = "../../tests/support/mod.rs"]
 #[allow(dead_code)]
@@ -17,56 +16,41 @@ mod section;
 
 use std::time::Duration;
 
+use lexopt::prelude::*;
 use support::engine::version;
 use support::{Client, Engine};
 
-/// With eight minutes each of the five floods lasts more than one.
-const USAGE: &str = "\
---minutes N    for hostile calls (a quarter) and floods (three quarters): 8, or for a quick look any number from 0.1 on.
-               Memcheck, pruning and setting up come on top, about two minutes
---seed N       of the hostile calls
---engine NAME  for floods and pruning; the first one of tests/engines.tsv that is here if not given";
-
 struct Arguments {
+    /// For floods and pruning; the first one of tests/engines.tsv that is here unless given.
     engine: Option<String>,
+    /// For hostile calls (a quarter) and floods (three quarters): with eight each of the five floods lasts more than one. Memcheck,
+    /// pruning and setting up come on top, about two minutes.
     minutes: f64,
+    /// Of the hostile calls.
     seed: u64,
 }
 
 impl Arguments {
-    fn read() -> Result<Self, String> {
+    fn read() -> Result<Self, lexopt::Error> {
         let mut read = Self { engine: None, minutes: 8.0, seed: fastrand::u64(..) };
-        let mut words = std::env::args().skip(1);
-        while let Some(word) = words.next() {
-            let mut value = || words.next().ok_or(format!("{word} needs a value"));
-            match &*word {
-                "--bench" => {} // cargo's own.
-                "--engine" => read.engine = Some(value()?),
-                "--minutes" => {
-                    let minutes = value()?.parse().ok().filter(|minutes| (0.1..=1e6).contains(minutes));
-                    read.minutes = minutes.ok_or("--minutes needs a number from 0.1 on")?;
-                }
-                "--seed" => read.seed = value()?.parse().map_err(|_| "--seed needs a number")?,
-                "--help" => {
-                    println!("{USAGE}");
-                    std::process::exit(0);
-                }
-                _ => return Err(format!("unknown option {word}\n{USAGE}")),
+        let mut parser = lexopt::Parser::from_env();
+        while let Some(argument) = parser.next()? {
+            match argument {
+                Long("bench") => {} // cargo's own.
+                Long("engine") => read.engine = Some(parser.value()?.string()?),
+                Long("minutes") => read.minutes = parser.value()?.parse::<f64>()?.max(0.1),
+                Long("seed") => read.seed = parser.value()?.parse()?,
+                other => return Err(other.unexpected()),
             }
         }
         Ok(read)
     }
 }
 
-fn main() {
-    let arguments = Arguments::read().unwrap_or_else(|error| {
-        eprintln!("{error}");
-        std::process::exit(2);
-    });
-    let Some(engine) = Engine::pick(arguments.engine.as_deref()) else {
-        eprintln!("that engine is not here: `make engines` fetches it");
-        std::process::exit(1);
-    };
+fn main() -> Result<(), lexopt::Error> {
+    let arguments = Arguments::read()?;
+    let engine =
+        Engine::pick(arguments.engine.as_deref()).ok_or("that engine is not here: `make engines` fetches it")?;
     let share = |part: f64| Duration::from_secs_f64(arguments.minutes * 60.0 * part);
     let mut page = format!(
         "## Soak\n\n`make soak` writes this section. First come hostile calls on every engine (seed {}) and memcheck, which found nothing.\n\
@@ -83,10 +67,10 @@ fn main() {
     page += &pruning::run(&engine);
     println!("{page}");
     if !findings.is_empty() {
-        eprintln!("found:\n{}", findings.join("\n"));
-        std::process::exit(1);
+        return Err(format!("found:\n{}", findings.join("\n")).into());
     }
     section::put("soak", "soak", &page);
+    Ok(())
 }
 
 fn told(engine: &Engine) -> String {

@@ -1,6 +1,6 @@
 """Requests a second, p99 and processor time of the adapters, beside the storage of limits that its users have today.
 
-    python bench/bench.py [--seconds 0.25] [--turns 9] [--json FILE]
+    python bench/bench.py [--seconds 0.25] [--turns 9]
 
 One run on one server of each kind (the module, functions, a script), each case after the other in short turns that are
 repeated, so that a machine that is busy elsewhere slows all of them. Each figure is the median of the turns. Ratios are
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import statistics
 import sys
 import time
@@ -23,7 +22,6 @@ from typing import Any
 import limits
 import redis
 import redis.asyncio
-from limits.aio.strategies import FixedWindowRateLimiter as AsyncFixed
 from limits.aio.strategies import MovingWindowRateLimiter as AsyncMoving
 from limits.storage import storage_from_string
 from limits.strategies import FixedWindowRateLimiter, MovingWindowRateLimiter
@@ -155,12 +153,12 @@ def sync_case(strategy: Any, uri: str, **options: str) -> Callable[[float], list
     return loop_sync(lambda key: limiter.hit(LIMIT, strategy.__name__, key))
 
 
-def async_case(strategy: Any, uri: str, **options: str) -> Callable[[float], list[float]]:
+def async_case(uri: str, **options: str) -> Callable[[float], list[float]]:
     def make() -> tuple[Callable[[str], Awaitable[object]], Any]:
         storage: Any = storage_from_string(uri, **options)
-        limiter = strategy(storage)
+        limiter = AsyncMoving(storage)
         # limits' own storage has no way to be closed.
-        return lambda key: limiter.hit(LIMIT, strategy.__name__, key), getattr(storage, "aclose", None)
+        return lambda key: limiter.hit(LIMIT, key), getattr(storage, "aclose", None)
 
     return loop_async(make)
 
@@ -171,17 +169,13 @@ async def empty(scope: Any, receive: Any, send: Any) -> None:
 
 
 def asgi_case(
-    server: Server | None, rate: str = "100/minute", deny_cache: bool = False, one: bool = False
+    server: Server, rate: str = "100/minute", deny_cache: bool = False, one: bool = False
 ) -> Callable[[float], list[float]]:
     """The middleware around an application that does nothing, called without HTTP."""
 
     def make() -> tuple[Callable[[str], Awaitable[object]], Any]:
-        app: Any = empty
-        close = None
-        if server is not None:
-            limiter = AsyncLimiter(redis.asyncio.Redis(port=server.port), timeout=10)
-            app = RateLimitMiddleware(empty, limiter=limiter, rule=sliding(rate), timeout=10, deny_cache=deny_cache)
-            close = limiter.aclose
+        limiter = AsyncLimiter(redis.asyncio.Redis(port=server.port), timeout=10)
+        app = RateLimitMiddleware(empty, limiter=limiter, rule=sliding(rate), timeout=10, deny_cache=deny_cache)
 
         async def receive() -> dict[str, Any]:
             return {"type": "http.request"}
@@ -192,7 +186,7 @@ def asgi_case(
         async def call(key: str) -> None:
             await app({"type": "http", "client": ("one" if one else key, 1), "headers": []}, receive, send)
 
-        return call, close
+        return call, limiter.aclose
 
     return loop_async(make)
 
@@ -202,30 +196,23 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--seconds", type=float, default=0.25, help="for each turn of each case")
     options.add_argument("--turns", type=int, default=9)
-    options.add_argument("--json", type=Path, help="a file for the figures")
     chosen = options.parse_args()
 
     servers = {mode: Server(mode, frozen=False) for mode in ("module", "functions", "script")}
     plain = servers["script"]
     cases = []
     try:
-        for name, strategy, asynchronous in (
-            ("fixed-window", FixedWindowRateLimiter, AsyncFixed),
-            ("moving-window", MovingWindowRateLimiter, AsyncMoving),
-        ):
+        for name, strategy in (("fixed-window", FixedWindowRateLimiter), ("moving-window", MovingWindowRateLimiter)):
             what = f"limits, {name}"
             cases.append(Case(OWN, what, sync_case(strategy, plain.url), plain))
             for mode, server in servers.items():
-                cases.append(
-                    Case(f"redis-rl, {mode}", what, sync_case(strategy, f"rl+{server.url}", **PATIENT), server)
-                )
-            what += f", asyncio, {TASKS} at once"
-            own = async_case(asynchronous, f"async+{plain.url}", implementation="redispy")
-            cases.append(Case(OWN, what, own, plain))
-            turn = async_case(asynchronous, f"async+rl+{servers['module'].url}", **PATIENT)
-            cases.append(Case("redis-rl, module", what, turn, servers["module"]))
+                turn = sync_case(strategy, f"rl+{server.url}", **PATIENT)
+                cases.append(Case(f"redis-rl, {mode}", what, turn, server))
+        what = f"limits, moving-window, asyncio, {TASKS} at once"
+        cases.append(Case(OWN, what, async_case(f"async+{plain.url}", implementation="redispy"), plain))
+        turn = async_case(f"async+rl+{servers['module'].url}", **PATIENT)
+        cases.append(Case("redis-rl, module", what, turn, servers["module"]))
         what = f"ASGI middleware, {TASKS} at once"
-        cases.append(Case("no middleware", what, asgi_case(None), plain))
         cases.append(Case("redis-rl, module", what, asgi_case(servers["module"]), servers["module"]))
         what = "ASGI middleware, one client that is denied"
         for deny_cache in (False, True):
@@ -243,19 +230,16 @@ def main() -> None:
 
     firsts: dict[str, Case] = {}
     for case in cases:
-        # A middleware that does nothing is nothing to compare with.
+        # Today's users have nothing to compare the middleware with.
         firsts.setdefault(case.what, case if case.who == OWN else Case("", "", case.turn, plain))
     rows = [case.row(firsts[case.what]) for case in cases]
-    versions = {"redis-py": redis.__version__, "limits": limits.__version__}
-    named = ", ".join(f"{name} {version}" for name, version in versions.items())
-    print(f"Python {sys.version.split()[0]}, {named}. {KEYS} keys, {chosen.turns} turns.\n")
+    named = f"Python {sys.version.split()[0]}, redis-py {redis.__version__}, limits {limits.__version__}"
+    print(f"{named}. {KEYS} keys, {chosen.turns} turns.\n")
     names = list(rows[0])
     print("| " + " | ".join(names) + " |")
     print("|---|---|" + "--:|" * (len(names) - 2))
     for row in rows:
         print("| " + " | ".join(row.values()) + " |")
-    if chosen.json:
-        chosen.json.write_text(json.dumps({"versions": versions, "rows": rows}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -6,9 +6,14 @@
 //! elsewhere slows all of them. Prints a table in Markdown: medians of the turns. The ratio of processor times is that to
 //! the bare service, taken within each turn: the smallest and the largest.
 
+#[path = "scale/load.rs"]
+#[allow(dead_code)]
+mod load;
+#[path = "../tests/live/support.rs"]
+#[allow(dead_code)]
+mod support;
+
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,69 +27,23 @@ use tokio::net::{TcpListener, TcpStream};
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
 
+use load::spent;
+use support::{Has, Server};
+
 /// Connections that ask at the same time.
 const CLIENTS: usize = 32;
 
-type Failure = Box<dyn std::error::Error + Send + Sync>;
-
-struct Server {
-    child: Child,
-    port: u16,
-    _folder: tempfile::TempDir,
+/// How many commands that decide the server has run, those of scripts left out.
+async fn calls(server: &Server) -> u64 {
+    let mut calls = 0;
+    for command in ["rl.fixed", "rl.sliding", "fcall", "evalsha"] {
+        calls += server.calls(command).await;
+    }
+    calls
 }
 
-impl Server {
-    async fn start() -> Result<Self, Failure> {
-        let program = std::env::var_os("REDIS_SERVER").unwrap_or_else(|| "redis-server".into());
-        let module = std::env::var_os("MODULE").map_or_else(
-            || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/release/libredis_rl.so"),
-            PathBuf::from,
-        );
-        let module = module.canonicalize().map_err(|_| "no module: make build makes it, MODULE names it")?;
-        let folder = tempfile::Builder::new().prefix("redis-rl-client-").tempdir()?;
-        let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let child = Command::new(program)
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--loadmodule"])
-            .arg(module)
-            .current_dir(folder.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()?;
-        let server = Self { child, port, _folder: folder };
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while TcpStream::connect(("127.0.0.1", port)).await.is_err() {
-            if Instant::now() > deadline {
-                return Err("the server does not start".into());
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        Ok(server)
-    }
-
-    /// How many commands that decide the server has run, those of scripts left out.
-    async fn calls(&self) -> Result<u64, Failure> {
-        let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port))?;
-        let mut connection = client.get_multiplexed_async_connection().await?;
-        let stats: String = redis::cmd("INFO").arg("commandstats").query_async(&mut connection).await?;
-        let count = |line: &str| {
-            let (name, figures) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
-            let decides = name.starts_with("rl.") || name == "fcall" || name == "evalsha";
-            if decides { figures.split(',').next()?.parse::<u64>().ok() } else { None }
-        };
-        Ok(stats.lines().filter_map(count).sum())
-    }
-
-    fn limiter(&self, mode: Mode) -> Result<Limiter, Failure> {
-        let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port))?;
-        Ok(Limiter::with_options(client, Options::default().mode(mode)))
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn limiter(server: &Server, mode: Mode) -> Limiter {
+    Limiter::with_options(redis::Client::open(server.url()).unwrap(), Options::default().mode(mode))
 }
 
 fn by_address(request: &Parts) -> Option<String> {
@@ -97,54 +56,51 @@ fn app() -> Router {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Failure> {
+async fn main() {
     let setting = |name| std::env::var(name).ok().and_then(|text| text.parse::<f64>().ok());
     let length = Duration::from_secs_f64(setting("SECONDS").unwrap_or(0.3));
     let turns = setting("TURNS").unwrap_or(7.0) as usize;
-    let server = Server::start().await?;
-    let mut services = vec![Service::start("no limit", app()).await?];
+    let server = Server::start(Has::Module).await;
+    let mut services = vec![Service::start("no limit", app()).await];
     // As many as will ever come; the bucket of tower-governor likewise.
-    let all = Rule::fixed("1_000_000_000/hour")?;
-    let none = Rule::sliding("1/hour")?;
+    let all = Rule::fixed("1_000_000_000/hour").unwrap();
+    let none = Rule::sliding("1/hour").unwrap();
     for (mode, name) in [(Mode::Module, "module"), (Mode::Functions, "functions"), (Mode::Script, "script")] {
-        let limiter = server.limiter(mode)?;
-        let app = app().layer(RateLimitLayer::new(limiter, &all, by_address));
-        services.push(Service::start(&format!("redis-rl-client, {name}, RL.FIXED"), app).await?);
+        let app = app().layer(RateLimitLayer::new(limiter(&server, mode), &all, by_address));
+        services.push(Service::start(&format!("redis-rl-client, {name}, RL.FIXED"), app).await);
     }
-    let denied = RateLimitLayer::new(server.limiter(Mode::Module)?, &none, by_address);
+    let denied = RateLimitLayer::new(limiter(&server, Mode::Module), &none, by_address);
     let asked = app().layer(denied.clone().deny_cache(false));
-    services.push(Service::start("redis-rl-client, module, RL.SLIDING, denied by the server", asked).await?);
-    services.push(Service::start("redis-rl-client, module, RL.SLIDING, denied", app().layer(denied)).await?);
+    services.push(Service::start("redis-rl-client, module, RL.SLIDING, denied by the server", asked).await);
+    services.push(Service::start("redis-rl-client, module, RL.SLIDING, denied", app().layer(denied)).await);
     let governor = |burst, nanos| {
         let config = GovernorConfigBuilder::default().period(Duration::from_nanos(nanos)).burst_size(burst).finish();
-        config.map(|config| GovernorLayer::new(Arc::new(config))).ok_or("a configuration that cannot be")
+        GovernorLayer::new(Arc::new(config.unwrap()))
     };
-    let (open, shut) = (governor(1_000_000, 1000)?, governor(1, 3_600_000_000_000)?);
-    services.push(Service::start("tower-governor (in the process)", app().layer(open)).await?);
-    services.push(Service::start("tower-governor (in the process), denied", app().layer(shut)).await?);
+    let (open, shut) = (governor(1_000_000, 1000), governor(1, 3_600_000_000_000));
+    services.push(Service::start("tower-governor (in the process)", app().layer(open)).await);
+    services.push(Service::start("tower-governor (in the process), denied", app().layer(shut)).await);
 
     for _ in 0..turns {
         for service in &mut services {
-            service.turn(&server, length).await?;
+            service.turn(&server, length).await;
         }
     }
     println!(
         "{CLIENTS} connections, {turns} turns. The CPU time of service and client, which are one process, and of the server:\n"
     );
-    println!("| axum service | allowed | requests/s | p50 | p99 | process CPU | ÷ no limit | server CPU | calls/s |");
-    println!("|---|--:|--:|--:|--:|--:|--:|--:|--:|");
+    println!("| axum service | allowed | requests/s | p99 | process CPU | ÷ no limit | server CPU | calls/s |");
+    println!("|---|--:|--:|--:|--:|--:|--:|--:|");
     let bare: Vec<f64> = services.first().map_or_else(Vec::new, |service| service.of(|turn| turn.own));
     for service in &services {
         println!("{}", service.row(&bare));
     }
-    Ok(())
 }
 
 /// What one turn has shown. Times are in seconds, processor times those of one request.
 struct Turn {
     rate: f64,
     allowed: f64,
-    p50: f64,
     p99: f64,
     own: f64,
     server: f64,
@@ -159,40 +115,34 @@ struct Service {
 }
 
 impl Service {
-    async fn start(name: &str, app: Router) -> Result<Self, Failure> {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let address = listener.local_addr()?;
+    async fn start(name: &str, app: Router) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
         tokio::spawn(
             async move { axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await },
         );
         // What is slow only once is not counted: the first probe of the server, connections.
-        load(address, Duration::from_millis(100)).await?;
-        Ok(Self { name: name.to_owned(), address, turns: Vec::new() })
+        ask(address, Duration::from_millis(100)).await;
+        Self { name: name.to_owned(), address, turns: Vec::new() }
     }
 
-    async fn turn(&mut self, server: &Server, length: Duration) -> Result<(), Failure> {
-        let calls = server.calls().await?;
-        let (own, theirs, start) = (cpu_of(std::process::id())?, cpu_of(server.child.id())?, Instant::now());
-        let (mut times, allowed) = load(self.address, length).await?;
+    async fn turn(&mut self, server: &Server, length: Duration) {
+        let before = calls(server).await;
+        let (own, theirs, start) = (cpu_of(std::process::id()), spent(server).await.0, Instant::now());
+        let (mut times, allowed) = ask(self.address, length).await;
         let elapsed = start.elapsed().as_secs_f64();
-        let (own, theirs) = (cpu_of(std::process::id())? - own, cpu_of(server.child.id())? - theirs);
-        let calls = server.calls().await?.saturating_sub(calls);
+        let (own, theirs) = (cpu_of(std::process::id()) - own, spent(server).await.0 - theirs);
+        let calls = calls(server).await - before;
         times.sort_unstable();
-        let at = |share: usize| {
-            let time = times.get((times.len() * share / 100).min(times.len().saturating_sub(1)));
-            time.map_or(0.0, Duration::as_secs_f64)
-        };
         let count = times.len().max(1) as f64;
         self.turns.push(Turn {
             rate: count / elapsed,
             allowed: allowed as f64 / count,
-            p50: at(50),
-            p99: at(99),
+            p99: times.get(times.len() * 99 / 100).map_or(0.0, Duration::as_secs_f64),
             own: own / count,
             server: theirs / count,
             calls: calls as f64 / elapsed,
         });
-        Ok(())
     }
 
     fn of(&self, figure: fn(&Turn) -> f64) -> Vec<f64> {
@@ -209,11 +159,10 @@ impl Service {
             (least, most) => format!("{least:.2} to {most:.2}"),
         };
         format!(
-            "| {} | {:.0} % | {:.0} | {:.2} ms | {:.2} ms | {:.1} µs | {ratio} | {:.1} µs | {:.0} |",
+            "| {} | {:.0} % | {:.0} | {:.2} ms | {:.1} µs | {ratio} | {:.1} µs | {:.0} |",
             self.name,
             median(self.of(|turn| turn.allowed)) * 100.0,
             median(self.of(|turn| turn.rate)),
-            median(self.of(|turn| turn.p50)) * 1000.0,
             median(self.of(|turn| turn.p99)) * 1000.0,
             median(self.of(|turn| turn.own)) * 1e6,
             median(self.of(|turn| turn.server)) * 1e6,
@@ -227,46 +176,35 @@ fn median(mut figures: Vec<f64>) -> f64 {
     figures.get(figures.len() / 2).copied().unwrap_or_default()
 }
 
-/// Seconds of processor that a process has taken, from Linux' count of hundredths.
-fn cpu_of(process: u32) -> Result<f64, Failure> {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
-    // Behind the name, which is in parentheses and may hold blanks.
-    let (_, fields) = stat.rsplit_once(')').ok_or("no name in /proc")?;
-    let ticks = |place: usize| fields.split_whitespace().nth(place).and_then(|text| text.parse::<f64>().ok());
-    Ok((ticks(11).ok_or("no time in /proc")? + ticks(12).ok_or("no time in /proc")?) / 100.0)
-}
-
 /// How long each request took, and how many got a 200.
-async fn load(address: SocketAddr, length: Duration) -> Result<(Vec<Duration>, usize), Failure> {
+async fn ask(address: SocketAddr, length: Duration) -> (Vec<Duration>, usize) {
     let end = Instant::now() + length;
     let clients: Vec<_> = (0..CLIENTS).map(|_| tokio::spawn(client(address, end))).collect();
     let (mut times, mut allowed) = (Vec::new(), 0);
     for client in clients {
-        let (more, fine) = client.await??;
+        let (more, fine) = client.await.unwrap();
         times.extend(more);
         allowed += fine;
     }
-    Ok((times, allowed))
+    (times, allowed)
 }
 
 /// Asks again and again on one connection.
-async fn client(address: SocketAddr, end: Instant) -> Result<(Vec<Duration>, usize), Failure> {
-    let mut stream = TcpStream::connect(address).await?;
-    stream.set_nodelay(true)?;
+async fn client(address: SocketAddr, end: Instant) -> (Vec<Duration>, usize) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.set_nodelay(true).unwrap();
     let (mut times, mut allowed, mut buffer) = (Vec::new(), 0, Vec::with_capacity(4096));
     while Instant::now() < end {
         let start = Instant::now();
-        stream.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await?;
+        stream.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
         buffer.clear();
         while !is_whole(&buffer) {
-            if stream.read_buf(&mut buffer).await? == 0 {
-                return Err("the service closed the connection".into());
-            }
+            assert!(stream.read_buf(&mut buffer).await.unwrap() > 0, "the service closed the connection");
         }
         times.push(start.elapsed());
         allowed += usize::from(buffer.starts_with(b"HTTP/1.1 200"));
     }
-    Ok((times, allowed))
+    (times, allowed)
 }
 
 /// Whether a response is there to its end. All of these have a content-length.
@@ -275,4 +213,13 @@ fn is_whole(buffer: &[u8]) -> bool {
     let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
     let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
     length.and_then(|length| length.parse::<usize>().ok()).is_some_and(|length| body.len() >= length)
+}
+
+/// Seconds of processor that a process has taken, from Linux' count of hundredths.
+fn cpu_of(process: u32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("a process that runs");
+    // Behind the name, which is in parentheses and may hold blanks.
+    let (_, fields) = stat.rsplit_once(')').expect("a name");
+    let ticks = |place| fields.split_whitespace().nth(place).and_then(|text| text.parse::<f64>().ok());
+    ticks(11).zip(ticks(12)).map(|(user, system)| (user + system) / 100.0).expect("its time")
 }

@@ -1,8 +1,8 @@
 //! This service beside envoyproxy/ratelimit, on one Redis, both as they start without settings of their own.
 //!
 //! `envoy/bench.sh` builds what is missing and starts it. `PEER` names the program of envoyproxy/ratelimit; `MODULE`,
-//! `REDIS_SERVER`, `RATE` (requests a second, 2000 unless set), `LENGTH` (of a turn in seconds, 3), `TURNS` (5) and `ONLY`
-//! (a part of the names of the cases to measure) are taken from the environment. The two take turns, so that a machine
+//! `REDIS_SERVER`, `RATE` (requests a second, 2000 unless set), `LENGTH` (of a turn in seconds, 3) and `TURNS` (5) are taken
+//! from the environment. The two take turns, so that a machine
 //! that is busy elsewhere slows both. Prints tables in Markdown: medians of the turns, and the smallest and the largest
 //! ratio of a turn.
 //!
@@ -31,13 +31,13 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// Connections at the steady rate. A proxy has one for each of its threads.
 const CONNECTIONS: usize = 4;
 /// How many callers ask without a pause for the most requests a second, each on a connection of its own.
-const CALLERS: [usize; 2] = [1, 64];
+const CALLERS: usize = 64;
 /// Clients that take turns, where they are allowed.
 const CLIENTS: usize = 1000;
 /// Denied clients: enough that each returns only after the second for which this service remembers a denial.
 const DENIED: usize = 5000;
 /// Denied clients that do not stop to ask.
-const FLOODING: [usize; 2] = [10, 100];
+const FLOODING: usize = 100;
 
 const CONFIG: &str = "
 domain: bench
@@ -287,10 +287,10 @@ async fn steady(service: &Service, redis: &Redis, case: &Case, rate: u32, length
 }
 
 /// Requests a second of callers that ask without a pause.
-async fn most(service: &Service, case: &Case, callers: usize, length: Duration) -> Result<f64, Failure> {
+async fn most(service: &Service, case: &Case, length: Duration) -> Result<f64, Failure> {
     let mut tasks = JoinSet::new();
     let mut senders = Vec::new();
-    for _ in 0..callers {
+    for _ in 0..CALLERS {
         senders.push(service.connect().await?);
     }
     let start = Instant::now();
@@ -381,14 +381,7 @@ async fn run() -> Result<(), Failure> {
     println!("{rate} requests a second on {CONNECTIONS} connections, {turns} turns of {} seconds:\n", length.as_secs());
     println!("| request | service | CPU of the service | CPU of Redis | commands | p50 | p99 |");
     println!("|---|---|--:|--:|--:|--:|--:|");
-    let mut cases = Vec::new();
-    for descriptors in [1, 10] {
-        cases.extend([Case::allowed(descriptors), Case::denied(descriptors)]);
-    }
-    cases.extend(FLOODING.map(Case::flood));
-    let only = std::env::var("ONLY").unwrap_or_default();
-    cases.retain(|case| case.name.contains(&only));
-    for case in &cases {
+    for case in [Case::allowed(1), Case::denied(1), Case::allowed(10), Case::flood(FLOODING)] {
         eprintln!("{}", case.name);
         // What is to be denied is filled first, and connections to Redis are made.
         for service in &services {
@@ -401,35 +394,32 @@ async fn run() -> Result<(), Failure> {
         for turn in 0..turns {
             // Each is first as often as the other.
             let first = (turn % 2) as usize;
-            let one = steady(&services[first], &redis, case, rate, length).await?;
-            let other = steady(&services[1 - first], &redis, case, rate, length).await?;
+            let one = steady(&services[first], &redis, &case, rate, length).await?;
+            let other = steady(&services[1 - first], &redis, &case, rate, length).await?;
             measured.push(if first == 0 { [one, other] } else { [other, one] });
         }
-        print_rows(case, &services, &measured);
+        print_rows(&case, &services, &measured);
     }
 
-    if !only.is_empty() {
-        return Ok(());
-    }
-    println!("\nThe most requests a second of callers that wait for each answer, each on a connection of its own:\n");
-    println!("| request | callers | {} | {} | ÷ |", services[0].name, services[1].name);
-    println!("|---|--:|--:|--:|--:|");
+    println!(
+        "\nThe most requests a second of {CALLERS} callers that wait for each answer, each on a connection of its own:\n"
+    );
+    println!("| request | {} | {} | ÷ |", services[0].name, services[1].name);
+    println!("|---|--:|--:|--:|");
     for case in [Case::allowed(1), Case::allowed(10)] {
-        for callers in CALLERS {
-            eprintln!("{}, {callers} callers", case.name);
-            let mut measured = Vec::new();
-            for _ in 0..turns {
-                let theirs = most(&services[0], &case, callers, length).await?;
-                measured.push((theirs, most(&services[1], &case, callers, length).await?));
-            }
-            println!(
-                "| {} | {callers} | {:.0} | {:.0} | {} |",
-                case.name,
-                median(measured.iter().map(|(theirs, _)| *theirs)),
-                median(measured.iter().map(|(_, ours)| *ours)),
-                range(measured.iter().map(|(theirs, ours)| ours / theirs)),
-            );
+        eprintln!("{}, {CALLERS} callers", case.name);
+        let mut measured = Vec::new();
+        for _ in 0..turns {
+            let theirs = most(&services[0], &case, length).await?;
+            measured.push((theirs, most(&services[1], &case, length).await?));
         }
+        println!(
+            "| {} | {:.0} | {:.0} | {} |",
+            case.name,
+            median(measured.iter().map(|(theirs, _)| *theirs)),
+            median(measured.iter().map(|(_, ours)| *ours)),
+            range(measured.iter().map(|(theirs, ours)| ours / theirs)),
+        );
     }
     Ok(())
 }

@@ -381,7 +381,7 @@ async fn run() -> Result<(), Failure> {
     println!("{rate} requests a second on {CONNECTIONS} connections, {turns} turns of {} seconds:\n", length.as_secs());
     println!("| request | service | CPU of the service | CPU of Redis | commands | p50 | p99 |");
     println!("|---|---|--:|--:|--:|--:|--:|");
-    for case in [Case::allowed(1), Case::denied(1), Case::allowed(10), Case::flood(FLOODING)] {
+    for case in [Case::allowed(1), Case::denied(1), Case::allowed(10), Case::denied(10), Case::flood(FLOODING)] {
         eprintln!("{}", case.name);
         // What is to be denied is filled first, and connections to Redis are made.
         for service in &services {

@@ -16,12 +16,10 @@ import org.springframework.web.bind.annotation.RequestMapping;
 import org.springframework.web.method.HandlerMethod;
 import org.springframework.web.servlet.HandlerInterceptor;
 import org.springframework.web.servlet.HandlerMapping;
-import org.springframework.web.servlet.config.annotation.InterceptorRegistry;
-import org.springframework.web.servlet.config.annotation.WebMvcConfigurer;
 import redisrl.spring.Settings.Declared;
 
 /** Limits the methods of controllers that have {@link RateLimit}. */
-final class RateLimitInterceptor implements HandlerInterceptor, WebMvcConfigurer {
+final class RateLimitInterceptor implements HandlerInterceptor {
   private final RateLimitFilter filter;
   private final Settings settings;
   // By controller and method: controllers share the methods that they inherit.
@@ -30,11 +28,6 @@ final class RateLimitInterceptor implements HandlerInterceptor, WebMvcConfigurer
   RateLimitInterceptor(RateLimitFilter filter, Settings settings) {
     this.filter = filter;
     this.settings = settings;
-  }
-
-  @Override
-  public void addInterceptors(InterceptorRegistry registry) {
-    registry.addInterceptor(this);
   }
 
   /** The limit of a method, with its HTTP methods as the route. A wrong one stops the start. */

@@ -50,7 +50,11 @@ final class RateLimitWebFilter implements WebFilter, Ordered {
     return new Settings.Request(
         of.getMethod().name(),
         () -> of.getPath().pathWithinApplication(),
-        peer == null || peer.getAddress() == null ? null : peer.getAddress().getHostAddress(),
+        // Not resolved where Spring has it from a header
+        // (server.forward-headers-strategy=framework).
+        peer == null
+            ? null
+            : peer.isUnresolved() ? peer.getHostString() : peer.getAddress().getHostAddress(),
         forwarded,
         name -> of.getHeaders().getFirst(name),
         () -> principal);

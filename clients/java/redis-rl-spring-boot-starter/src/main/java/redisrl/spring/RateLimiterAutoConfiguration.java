@@ -19,6 +19,7 @@ import org.springframework.core.env.Environment;
 import org.springframework.web.reactive.DispatcherHandler;
 import org.springframework.web.server.ServerWebExchange;
 import org.springframework.web.servlet.config.annotation.WebMvcConfigurer;
+import org.springframework.web.servlet.handler.MappedInterceptor;
 import org.springframework.web.servlet.mvc.method.annotation.RequestMappingHandlerMapping;
 import org.springframework.web.util.pattern.PathPattern;
 import redisrl.Guard;
@@ -39,7 +40,7 @@ public class RateLimiterAutoConfiguration {
 
   @Bean(destroyMethod = "close")
   @ConditionalOnMissingBean
-  Limiter limiter(
+  Limiter redisRlLimiter(
       Transport transport, RateLimiterProperties given, ObjectProvider<LimiterListener> listeners) {
     List<LimiterListener> told = listeners.orderedStream().toList();
     Mode mode = one(Mode.values(), given.mode(), "mode", "auto, module, functions or script");
@@ -82,7 +83,7 @@ public class RateLimiterAutoConfiguration {
   @ConditionalOnClass(PathPattern.class)
   static class Web {
     @Bean
-    Settings rateLimiterSettings(RateLimiterProperties given) {
+    Settings redisRlSettings(RateLimiterProperties given) {
       return new Settings(given);
     }
   }
@@ -101,14 +102,20 @@ public class RateLimiterAutoConfiguration {
   @ConditionalOnWebApplication(type = ConditionalOnWebApplication.Type.SERVLET)
   static class Mvc {
     @Bean
-    RateLimitFilter rateLimitFilter(
+    RateLimitFilter redisRlFilter(
         Guard guard, Settings settings, ObjectProvider<RequestLimits<HttpServletRequest>> limits) {
-      return new RateLimitFilter(guard, limits.getIfUnique(), settings);
+      return new RateLimitFilter(guard, limits.getIfAvailable(), settings);
     }
 
     @Bean
-    RateLimitInterceptor rateLimitInterceptor(RateLimitFilter filter, Settings settings) {
+    RateLimitInterceptor redisRlInterceptor(RateLimitFilter filter, Settings settings) {
       return new RateLimitInterceptor(filter, settings);
+    }
+
+    /** Which every mapping of handlers finds by itself, also one that asks no WebMvcConfigurer. */
+    @Bean
+    MappedInterceptor redisRlMappedInterceptor(RateLimitInterceptor interceptor) {
+      return new MappedInterceptor(null, interceptor);
     }
 
     /** A rate that is wrong stops the start. */
@@ -126,9 +133,9 @@ public class RateLimiterAutoConfiguration {
   @ConditionalOnWebApplication(type = ConditionalOnWebApplication.Type.REACTIVE)
   static class WebFlux {
     @Bean
-    RateLimitWebFilter rateLimitWebFilter(
+    RateLimitWebFilter redisRlWebFilter(
         Guard guard, Settings settings, ObjectProvider<RequestLimits<ServerWebExchange>> limits) {
-      return new RateLimitWebFilter(guard, limits.getIfUnique(), settings);
+      return new RateLimitWebFilter(guard, limits.getIfAvailable(), settings);
     }
 
     /** WebFlux has no interceptors: a limit that does nothing must not be taken for one. */

@@ -10,6 +10,7 @@ import org.jspecify.annotations.Nullable;
 import org.springframework.cloud.gateway.event.FilterArgsEvent;
 import org.springframework.cloud.gateway.filter.ratelimit.RateLimiter;
 import org.springframework.context.ApplicationListener;
+import org.springframework.http.HttpStatus;
 import org.springframework.http.HttpStatusCode;
 import org.springframework.web.server.ResponseStatusException;
 import reactor.core.publisher.Mono;
@@ -162,6 +163,9 @@ public final class RedisRlRateLimiter
       return Mono.error(
           new IllegalStateException(
               "the route " + routeId + " has no limit: give its RequestRateLimiter redis-rl.rate"));
+    }
+    if (id.isEmpty()) { // Which clients can send, where the key is a field of the request.
+      return Mono.error(new ResponseStatusException(HttpStatus.FORBIDDEN));
     }
     return Mono.fromFuture(() -> guard.decideAsync(List.of(new Guard.Limit(id, rule, routeId))))
         .publishOn(Schedulers.parallel())

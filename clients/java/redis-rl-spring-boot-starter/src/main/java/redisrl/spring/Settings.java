@@ -53,7 +53,11 @@ final class Settings {
     }
 
     boolean concerns(Request request) {
-      return (methods.isEmpty() || methods.contains(request.method()))
+      // A HEAD is answered by the handler of GET.
+      String method = request.method();
+      return (methods.isEmpty()
+              || methods.contains(method)
+              || method.equals("HEAD") && methods.contains("GET"))
           && (paths.isEmpty()
               || paths.stream().anyMatch(path -> path.matches(request.path().get())));
     }

@@ -89,6 +89,19 @@ class FluxTest {
   }
 
   @Test
+  void theAddressThatSpringHasFromAHeaderCounts() throws Exception {
+    try (App app =
+        App.reactive(
+            Shop.class,
+            App.url(server),
+            "rate-limiter.rate=1/hour",
+            "server.forward-headers-strategy=framework")) {
+      assertThat(app.statuses(2, "/", "X-Forwarded-For", "203.0.113.7")).containsExactly(200, 429);
+      assertThat(app.statuses(1, "/", "X-Forwarded-For", "203.0.113.8")).containsExactly(200);
+    }
+  }
+
+  @Test
   void aLimitByPrincipalRefusesWhoIsNotAuthenticated() throws Exception {
     try (App app =
         App.reactive(
@@ -189,6 +202,7 @@ class FluxTest {
       assertThat(app.statuses(2, "/minutes", "X-Key", "a")).containsExactly(200, 429);
       assertThat(app.statuses(1, "/minutes", "X-Key", "b")).containsExactly(200);
       assertThat(app.get("/minutes").statusCode()).isEqualTo(403);
+      assertThat(app.get("/minutes", "X-Key", "").statusCode()).isEqualTo(403);
 
       HttpResponse<String> throttled = app.get("/before", "X-Key", "a");
       assertThat(throttled.headers().firstValue("X-RateLimit-Burst-Capacity")).hasValue("120");

@@ -26,6 +26,7 @@ import org.springframework.web.bind.annotation.PathVariable;
 import org.springframework.web.bind.annotation.PostMapping;
 import org.springframework.web.bind.annotation.RequestMapping;
 import org.springframework.web.bind.annotation.RestController;
+import org.springframework.web.servlet.config.annotation.WebMvcConfigurationSupport;
 import org.springframework.web.servlet.function.RouterFunction;
 import org.springframework.web.servlet.function.ServerResponse;
 import redisrl.Guard;
@@ -330,6 +331,72 @@ class MvcTest {
       assertThat(app.statuses(3, "/two")).containsExactly(200, 200, 429);
       assertThat(app.statuses(3, "/three")).containsOnly(200);
     }
+  }
+
+  @SpringBootConfiguration(proxyBeanMethods = false)
+  @EnableAutoConfiguration
+  @Import({One.class, Three.class})
+  static class OwnMvc extends WebMvcConfigurationSupport {}
+
+  @Test
+  void anApplicationThatConfiguresMvcByItselfIsLimited() throws Exception {
+    try (App app = App.servlet(OwnMvc.class, App.url(server))) {
+      assertThat(app.statuses(2, "/one")).containsExactly(200, 429);
+      assertThat(app.statuses(2, "/three")).containsOnly(200);
+    }
+  }
+
+  @Test
+  void aHeadCountsAsTheGetThatAnswersIt() throws Exception {
+    try (App app =
+        App.servlet(
+            Inheriting.class,
+            App.url(server),
+            "rate-limiter.limits[0].paths=/three",
+            "rate-limiter.limits[0].methods=get",
+            "rate-limiter.limits[0].rate=2/hour")) {
+      assertThat(app.get("/three").statusCode()).isEqualTo(200);
+      assertThat(app.send("HEAD", "/three").statusCode()).isEqualTo(200);
+      assertThat(app.send("HEAD", "/three").statusCode()).isEqualTo(429);
+    }
+  }
+
+  @Import(Others.class)
+  @SpringBootConfiguration(proxyBeanMethods = false)
+  @EnableAutoConfiguration
+  static class Twice {
+    @Bean
+    RequestLimits<HttpServletRequest> moreLimits() {
+      return request -> List.of();
+    }
+  }
+
+  @SpringBootConfiguration(proxyBeanMethods = false)
+  @EnableAutoConfiguration
+  static class Named {
+    @Bean
+    String rateLimitFilter() {
+      return "as the class of every tutorial";
+    }
+
+    @Bean
+    String limiter() {
+      return "";
+    }
+  }
+
+  @Test
+  void beansOfAnApplicationMayHaveTheNamesOfTutorials() throws Exception {
+    try (App app = App.servlet(Named.class, App.url(server), "rate-limiter.rate=1/hour")) {
+      assertThat(app.statuses(2, "/")).containsExactly(404, 429);
+    }
+  }
+
+  @Test
+  void ofTwoBeansNoneIsPassedOver() {
+    assertThatThrownBy(() -> App.servlet(Twice.class, App.url(server)))
+        .rootCause()
+        .hasMessageContaining("expected single matching bean but found 2");
   }
 
   @Test

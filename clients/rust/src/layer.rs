@@ -239,8 +239,8 @@ impl RateLimitLayer {
         })
     }
 
-    /// What a request weighs in each of the rules, 1 to 2^53 − 1. Unless set, the cost of each rule. With a cost of 0 a
-    /// request is let through uncounted.
+    /// What a request weighs in each of the rules, 0 to 2^53 − 1. Unless set, the cost of each rule. With a cost of 0 it
+    /// is checked whether a unit is free, and nothing is counted.
     #[must_use]
     pub fn cost(self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
         self.with(|shared| shared.cost = Some(Arc::new(cost)))
@@ -441,7 +441,7 @@ impl Shared {
     /// The keys and rules for a request; none if it is not to be counted, `None` if it has no identity.
     fn asked(&self, request: &Parts) -> Option<Vec<(Vec<u8>, Rule)>> {
         let cost = self.cost.as_ref().map(|cost| cost(request));
-        if cost == Some(0) || self.skip.as_ref().is_some_and(|skip| skip(request)) {
+        if self.skip.as_ref().is_some_and(|skip| skip(request)) {
             return Some(Vec::new());
         }
         let checks = (self.checks)(request);
@@ -470,10 +470,13 @@ impl Shared {
     /// Whether the request goes on to the service, or the answer to it.
     async fn decide(&self, request: &Parts) -> Result<Passed, Response<String>> {
         let Some(asked) = self.asked(request) else { return Err(self.refuse(request, NO_IDENTITY, None)) };
-        let (several, sent) = (asked.len() > 1, Instant::now());
-        if asked.is_empty() {
-            return Ok(Passed::default());
-        }
+        let sent = Instant::now();
+        let several = match &asked[..] {
+            [] => return Ok(Passed::default()),
+            // What weighs nothing is checked by RL.ALL alone.
+            [(_, rule)] => rule.cost() == 0,
+            _ => true,
+        };
         let ask = self.limiter.ask(asked, several, if several { Use::Check } else { Use::Hit });
         let ask = Arc::new(ask.map_err(|error| self.undecided(request, &error.into()))?);
         let (asked, holds) = (Arc::clone(&ask), ask.rules.iter().any(|rule| matches!(rule, Rule::Lease(_))));

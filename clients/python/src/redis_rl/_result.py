@@ -277,7 +277,8 @@ def decided_here(answers: Sequence[tuple[Rule, Sequence[State]]], source: Source
     judged = [replace(one, allowed=True, retry_after_ms=0) if one.rule.force else one for one in each]
     bound = _binding(judged)
     known = {"allowed": bound.allowed, "remaining": bound.remaining, "retry_after_ms": bound.retry_after_ms}
-    return AllResult.of(each, judged.index(bound), source=source, **known)
+    index = next(index for index, one in enumerate(judged) if one is bound)
+    return AllResult.of(each, index, source=source, **known)
 
 
 @dataclass(frozen=True, slots=True)

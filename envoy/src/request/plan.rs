@@ -80,8 +80,7 @@ impl Plan {
                 request.descriptors.iter().map(|_| None).collect()
             }
         };
-        let parts = Few::with_capacity(limits.len());
-        let mut plan = Self { limits, parts, refunds: Vec::new(), passing_quota: false };
+        let mut plan = Self { limits, parts: Few::new(), refunds: Vec::new(), passing_quota: false };
         plan.share_parts(request, settings, reservations).await;
         Ok(plan)
     }

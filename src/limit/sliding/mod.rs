@@ -173,6 +173,7 @@ impl<'a, H: History> Search<'a, H> {
         }
         let mut each = Vec::new();
         if detail == Detail::Each {
+            each.reserve_exact(request.quotas.len());
             for quota in request.quotas.iter() {
                 each.push(self.status(self.verdict(quota, true)?, true)?);
             }

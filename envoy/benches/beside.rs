@@ -372,6 +372,11 @@ async fn run() -> Result<(), Failure> {
         .map(|index| format!("  - {{key: key{index}, rate_limit: {{unit: hour, requests_per_unit: 1000000000}}}}\n"));
     fs::write(config.join("bench.yaml"), CONFIG.to_owned() + &open.collect::<String>())?;
     let redis = Redis::start(folder.path())?;
+    // Without it the peer ends at once.
+    let start = Instant::now();
+    while redis.commands().await.is_err() && start.elapsed() < Duration::from_secs(30) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     let ours = Path::new(env!("CARGO_BIN_EXE_redis-rl-envoy"));
     let services = [
         Service::start("envoyproxy/ratelimit", Path::new(&peer), folder.path(), &redis).await?,

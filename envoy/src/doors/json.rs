@@ -1,14 +1,11 @@
 //! Requests and answers as JSON, by the mapping of Protocol Buffers: names in camelCase (or as they are in the message),
 //! 64-bit numbers as strings, nothing that has its default.
 
-use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
-use serde::de::Error;
-use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
-use super::grpc::RawRequest;
+use super::raw::RawRequest;
 use crate::messages::{
-    DescriptorStatus, RateLimitRequest, RateLimitResponse, Shown, Struct, UInt64Value, Value as ProtoValue, ValueKind,
+    DescriptorStatus, RateLimitRequest, RateLimitResponse, Shown, Struct, Value as ProtoValue, ValueKind,
 };
 
 pub fn request(body: &[u8]) -> Result<RateLimitRequest, String> {
@@ -17,44 +14,6 @@ pub fn request(body: &[u8]) -> Result<RateLimitRequest, String> {
         return Err("not an object".to_owned());
     }
     serde_json::from_slice::<RawRequest>(body).map(Into::into).map_err(|error| error.to_string())
-}
-
-/// `null` is what is not said.
-pub fn or_default<'de, T: Default + Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
-    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
-}
-
-pub fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
-    or_default(deserializer).map(String::into_bytes)
-}
-
-/// A number, or the same as a string; 5.0 and 1e3 are integers there.
-pub fn integer<'de, T: Default + TryFrom<u64>, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
-    let whole = |value: &f64| value.fract() == 0.0 && (0.0..9_007_199_254_740_992.0).contains(value);
-    let number = match Value::deserialize(deserializer)? {
-        Value::Null => return Ok(T::default()),
-        Value::Number(number) => number.as_u64().or_else(|| number.as_f64().filter(whole).map(|value| value as u64)),
-        Value::String(text) => text.parse().ok(),
-        _ => None,
-    };
-    number
-        .and_then(|number| T::try_from(number).ok())
-        .ok_or_else(|| D::Error::custom("not an integer, or too large a one"))
-}
-
-pub fn hits<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<UInt64Value>, D::Error> {
-    let number = Option::<Value>::deserialize(deserializer)?;
-    let number = number.map(|number| integer(number).map_err(D::Error::custom)).transpose()?;
-    Ok(number.map(|value| UInt64Value { value }))
-}
-
-pub fn unit<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i32, D::Error> {
-    match Value::deserialize(deserializer)? {
-        Value::Null => Some(0),
-        Value::String(name) => RateLimitUnit::from_str_name(&name).map(Into::into),
-        number => number.as_i64().and_then(|number| i32::try_from(number).ok()),
-    }
-    .ok_or_else(|| D::Error::custom("not a unit"))
 }
 
 pub fn response(response: &RateLimitResponse) -> String {

@@ -8,6 +8,7 @@ pub mod http;
 pub mod json;
 pub mod listen;
 pub mod metrics;
+pub mod raw;
 pub mod samples;
 pub mod statsd;
 pub mod tls;

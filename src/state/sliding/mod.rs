@@ -69,6 +69,7 @@ struct LeftOut {
 impl Stored for Sliding {
     type State<'a, M: Mode> = Log<'a, M>;
 
+    #[inline(always)] // Its result is large, and would be copied.
     fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Self::State<'a, M>, Error> {
         let (key, time) = (Key::open(ctx, call.key), now.time());
         let span = Span::at(time, self.request.quotas.longest());
@@ -129,6 +130,7 @@ impl<'a, M: Mode> Log<'a, M> {
         sliding::renewed_expiry(current, self.now, window, far, || newest() > Some(self.now))
     }
 
+    #[inline(always)] // The state is large, and would be copied.
     fn add_to(self, plan: &mut Plan<'a, M>, changes: Changes) {
         plan.push((OpenKey { key: self.key, name: None }, changes));
     }
@@ -149,6 +151,7 @@ impl<'a, M: Mode> Log<'a, M> {
 }
 
 impl<'a, M: Mode> State<'a, M> for Log<'a, M> {
+    #[inline(always)] // Its result is large, and would be copied.
     fn decide(&self, detail: Detail, may_count: bool, budget: &Budget) -> Result<Decision, Error> {
         check_added(self.added())?;
         match self.request.within {
@@ -157,6 +160,7 @@ impl<'a, M: Mode> State<'a, M> for Log<'a, M> {
         }
     }
 
+    #[inline(always)] // The state is large, and would be copied.
     fn plan(self, decision: &Decision, budget: &Budget, plan: &mut Plan<'a, M>) -> Result<(), Error> {
         let (units, counted) = (self.request.cost.units(), decision.counted);
         let turn = decision.turn.filter(|turn| counted && turn.wait > 0).map(|turn| turn.at);

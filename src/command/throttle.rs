@@ -35,20 +35,7 @@ impl Rule for Throttle {
     }
 
     fn parse(words: &mut Args<'_>, host: Host, options: &mut Options) -> Result<Self, Error> {
-        let (Some(max_burst), Some(count), Some(period)) = (words.next(), words.next(), words.next()) else {
-            return Err(Error::WrongArity);
-        };
-        let max_burst = within(max_burst, 0, LARGEST_BURST).ok_or(BAD_BURST)?;
-        let count = within(count, 1, Limit::MAX).ok_or(BAD_COUNT)?;
-        let period = within(period, 1, Window::MAX_SECONDS).ok_or(BAD_PERIOD)?;
-        let mut units = 1;
-        if let Some(word) = words.peek().filter(|word| is_number(word.as_bytes())) {
-            words.next();
-            units = within(word, 0, Limit::MAX).ok_or(BAD_QUANTITY)?;
-        }
-        args::options(Self::GRAMMAR, words, host, options)?;
-        let quantity = Quantity { units, within: options.within };
-        Ok(Self { rate: Rate::new(max_burst, count, period).map_err(bad_rate)?, quantity })
+        parse(Self::GRAMMAR, words, host, options)
     }
 
     fn is_check(&self) -> bool {
@@ -70,6 +57,23 @@ impl Rule for Throttle {
     }
 }
 
+fn parse(grammar: Grammar, words: &mut Args<'_>, host: Host, options: &mut Options) -> Result<Throttle, Error> {
+    let (Some(max_burst), Some(count), Some(period)) = (words.next(), words.next(), words.next()) else {
+        return Err(Error::WrongArity);
+    };
+    let max_burst = within(max_burst, 0, LARGEST_BURST).ok_or(BAD_BURST)?;
+    let count = within(count, 1, Limit::MAX).ok_or(BAD_COUNT)?;
+    let period = within(period, 1, Window::MAX_SECONDS).ok_or(BAD_PERIOD)?;
+    let mut units = 1;
+    if let Some(word) = words.peek().filter(|word| is_number(word.as_bytes())) {
+        words.next();
+        units = within(word, 0, Limit::MAX).ok_or(BAD_QUANTITY)?;
+    }
+    args::options(grammar, words, host, options)?;
+    let quantity = Quantity { units, within: options.within };
+    Ok(Throttle { rate: Rate::new(max_burst, count, period).map_err(bad_rate)?, quantity })
+}
+
 pub fn bad_rate(bad: BadRate) -> Error {
     match bad {
         BadRate::TooFast => TOO_FAST,
@@ -80,17 +84,13 @@ pub fn bad_rate(bad: BadRate) -> Error {
 /// CL.THROTTLE: the same without turns, which redis-cell does not have.
 pub struct ClThrottle;
 
-pub const CL_SYNTAX: &str = "key max_burst count period [quantity] [FULL]";
-const BAD_CL_THROTTLE: Error = Error::Line(c"ERR syntax error: expected max_burst count period [quantity] [FULL]");
+pub const CL_GRAMMAR: Grammar = Grammar { options: &[&[Full]], ..Throttle::GRAMMAR };
 
 impl KeyHandler for ClThrottle {
     fn run(ctx: &mut Context, call: Call<'_>, mut words: Args<'_>) -> Result<(), Error> {
         let mut options = Options::default();
-        match Throttle::parse(&mut words, Host::Named, &mut options) {
-            Ok(rule) if options.within.is_none() => decide(ctx, call, &rule, None, options.detail()),
-            Err(error) if error != Throttle::GRAMMAR.error(Host::Named) => Err(error),
-            _ => Err(BAD_CL_THROTTLE),
-        }
+        let rule = parse(CL_GRAMMAR, &mut words, Host::Named, &mut options)?;
+        decide(ctx, call, &rule, None, options.detail())
     }
 }
 

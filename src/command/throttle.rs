@@ -1,7 +1,5 @@
 //! `RL.THROTTLE`: a steady rate with a burst. Also as `CL.THROTTLE`.
 
-use std::ffi::CStr;
-
 use super::KeyHandler;
 use super::args::{self, Options, is_number, within};
 use super::grammar::Word::{Full, Within};
@@ -26,7 +24,16 @@ pub const LARGEST_BURST: i64 = Limit::MAX - 1;
 impl Rule for Throttle {
     const GRAMMAR: Grammar =
         Grammar { name: "THROTTLE", words: "max_burst count period [quantity]", options: &[&[Within], &[Full]] };
-    const COMMAND: Command = command(c"rl.throttle", EntryPoint::to::<Self>());
+    const COMMAND: Command = Command {
+        name: c"rl.throttle",
+        entry: EntryPoint::to::<Self>(),
+        flags: c"write deny-oom fast",
+        access: Access::ReadAndUpdate,
+        arity: -5,
+        summary: c"Allows requests at a steady rate of count in period seconds, and max_burst more at once (GCRA).",
+        complexity: c"O(1)",
+        since: c"0.1.0",
+    };
     const SERVER_MAY_HAVE_IT: bool = true;
 
     fn outcomes() -> &'static Outcomes {
@@ -94,17 +101,5 @@ impl KeyHandler for ClThrottle {
     }
 }
 
-pub const CL_THROTTLE: Command = command(c"cl.throttle", EntryPoint::to::<ClThrottle>());
-
-const fn command(name: &'static CStr, entry: EntryPoint) -> Command {
-    Command {
-        name,
-        entry,
-        flags: c"write deny-oom fast",
-        access: Access::ReadAndUpdate,
-        arity: -5,
-        summary: c"Allows requests at a steady rate of count in period seconds, and max_burst more at once (GCRA).",
-        complexity: c"O(1)",
-        since: c"0.1.0",
-    }
-}
+pub const CL_THROTTLE: Command =
+    Command { name: c"cl.throttle", entry: EntryPoint::to::<ClThrottle>(), ..Throttle::COMMAND };

@@ -40,7 +40,7 @@ impl Rule for Sliding {
         }
         // What is settled is a cost, also without that word.
         let has_cost = options.cost.is_some() || host == Host::Settle;
-        Ok(Self { request, storage: config::sliding_storage(has_cost) })
+        Ok(Self { request, storage: config::sliding_storage(has_cost).into() })
     }
 
     /// As in the scripts.

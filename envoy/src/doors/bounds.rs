@@ -69,7 +69,7 @@ impl Door {
     pub fn ticket(&self, watches: bool) -> Result<Ticket, Status> {
         let free = if watches { &self.watches } else { &self.requests };
         let one = Arc::clone(free).try_acquire_owned().map_err(|_| self.refusal())?;
-        Ok(Ticket { _one: one, _unread: None })
+        Ok(Ticket { _one: one, unread: None })
     }
 
     /// Bytes of the budget that all share.
@@ -110,7 +110,8 @@ fn held(bytes: Bytes, what: impl Send + 'static) -> Bytes {
 
 pub struct Ticket {
     _one: OwnedSemaphorePermit,
-    _unread: Option<Arc<()>>,
+    /// `None`: of what has no end.
+    unread: Option<Arc<()>>,
 }
 
 /// The answers of a connection that its client has not read yet.
@@ -124,7 +125,7 @@ impl Unread {
     /// From now on the ticket is that of an answer.
     pub fn add(&self, ticket: Ticket) -> Ticket {
         let [now, _] = &*self.generations.lock();
-        Ticket { _unread: Some(Arc::clone(now)), ..ticket }
+        Ticket { unread: Some(Arc::clone(now)), ..ticket }
     }
 
     /// Ends when an answer has not been read for the time of one, or at most twice as long.
@@ -221,7 +222,7 @@ where
         Poll::Ready(frame.map(|frame| match frame.map_err(Into::into)?.into_data() {
             // The bytes keep the ticket now: `h2` may have them for long after the last was taken from here.
             Ok(bytes) => {
-                let ticket = self.ticket.take();
+                let ticket = self.ticket.take_if(|ticket| ticket.unread.is_some());
                 Ok(Frame::data(self.door.answer(bytes, ticket)?))
             }
             Err(trailers) => Ok(trailers),

@@ -8,9 +8,10 @@ use redis_rl_client::{Blocks, InvalidArgument, Limiter, Rule, Window};
 use crate::messages::{Shown, Struct, Unit};
 use crate::stats::LimitStats;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Algorithm {
     /// Windows of the clock.
+    #[default]
     Fixed,
     /// Any stretch of time as long as the window.
     Sliding,
@@ -43,6 +44,8 @@ pub struct Limit {
     /// What statistics and /rlconfig call it: `domain.key_value.key`.
     pub full_key: String,
     pub stats: Arc<LimitStats>,
+    /// As it is configured: a throttle of 0 has a rule of fixed windows.
+    pub algorithm: Algorithm,
     /// In the order of the rule's windows.
     pub rates: Vec<Shown>,
     /// How it is asked for in Redis. `None`: unlimited.
@@ -228,13 +231,13 @@ pub fn rule(algorithm: Algorithm, windows: &[Window], burst: Option<u32>) -> Res
             if window.limit() == 0 {
                 return Rule::fixed(windows).map(Kind::Fixed).map_err(|error| error.to_string());
             }
-            Rule::throttle(*window)
-                .map(|rule| match burst {
-                    // The command counts what may come beyond the first.
-                    Some(burst) => rule.burst(u64::from(burst).saturating_sub(1)),
-                    None => rule,
-                })
-                .map(Kind::Throttle)
+            let burst = burst.map_or(window.limit(), u64::from).max(1);
+            // The server takes none of more than 2^62 nanoseconds.
+            if window.length().as_nanos().div_ceil(window.limit().into()) * u128::from(burst) > 1 << 62 {
+                return Err("a burst takes at most 146 years to come back".to_owned());
+            }
+            // The command counts what may come beyond the first.
+            Rule::throttle(*window).map(|rule| Kind::Throttle(rule.burst(burst - 1)))
         }
     };
     made.map_err(|error| error.to_string())

@@ -13,7 +13,7 @@ use super::overrides::{self, Table};
 use super::sources::{Source, Sources};
 use crate::few::Few;
 use crate::keys::escape;
-use crate::limit::{Algorithm, Found, Kind, Limit, Options, of_calendar, rule, seconds_of, window};
+use crate::limit::{Found, Kind, Limit, Options, of_calendar, rule, seconds_of, window};
 use crate::messages::{RateLimitDescriptor, RateLimitOverride, Shown, Struct, Unit};
 use crate::stats::Stats;
 
@@ -99,13 +99,14 @@ impl Config {
     /// All limits, a line each, and some of those of Redis.
     pub fn dump(&self) -> String {
         let mut lines = Vec::new();
+        let counts =
+            |rate: &Shown| format!("unit={} requests_per_unit={}", rate.unit().as_str_name(), rate.requests_per_unit);
         for limit in self.all() {
             let Limit { full_key, rates, shadow_mode: shadow, quota_mode: quota, .. } = &**limit;
-            for rate in rates {
-                let (unit, requests) = (rate.unit().as_str_name(), rate.requests_per_unit);
-                let counts = format!("unit={unit} requests_per_unit={requests}");
-                lines.push(format!("{full_key}: {counts}, shadow_mode: {shadow}, quota_mode: {quota}\n"));
-            }
+            let lines_of = rates.iter().map(counts);
+            lines.extend(
+                lines_of.map(|counts| format!("{full_key}: {counts}, shadow_mode: {shadow}, quota_mode: {quota}\n")),
+            );
         }
         for (name, domain) in &self.domains {
             let Some(table) = &domain.overrides else { continue };
@@ -115,10 +116,8 @@ impl Config {
                 lines.push(format!("{name}: {more} more in {key}\n"));
             }
             for (field, rates) in fields {
-                for rate in rates.into_iter().map(shown_rate) {
-                    let (unit, requests) = (rate.unit().as_str_name(), rate.requests_per_unit);
-                    lines.push(format!("{name}.{field}: unit={unit} requests_per_unit={requests}, overrides: {key}\n"));
-                }
+                let lines_of = rates.into_iter().map(|rate| counts(&shown_rate(rate)));
+                lines.extend(lines_of.map(|counts| format!("{name}.{field}: {counts}, overrides: {key}\n")));
             }
         }
         lines.sort_unstable();
@@ -182,15 +181,10 @@ impl Found {
                 of_calendar(rate.limit, *unit, calendar)
             }
             (Some(Kind::Concurrency { .. }) | None, _) => return self,
-            (Some(kind), _) => {
-                let algorithm = match kind {
-                    Kind::Sliding(_) => Algorithm::Sliding,
-                    Kind::Throttle(_) => Algorithm::Throttle,
-                    _ => Algorithm::Fixed,
-                };
+            (Some(_), _) => {
                 let windows: Result<Vec<_>, _> =
                     rates.iter().map(|rate| window(rate.limit, rate.seconds.into())).collect();
-                windows.and_then(|windows| rule(algorithm, &windows, None))
+                windows.and_then(|windows| rule(self.limit.algorithm, &windows, None))
             }
         };
         let Ok(made) = made else { return self };

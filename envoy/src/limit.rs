@@ -21,12 +21,9 @@ pub enum Algorithm {
 
 impl Algorithm {
     pub fn parse(name: &str) -> Result<Self, String> {
-        match name {
-            "fixed" => Ok(Self::Fixed),
-            "sliding" => Ok(Self::Sliding),
-            "throttle" => Ok(Self::Throttle),
-            other => Err(format!("an algorithm is fixed, sliding or throttle, not '{other}'")),
-        }
+        let known = [("fixed", Self::Fixed), ("sliding", Self::Sliding), ("throttle", Self::Throttle)];
+        let found = known.into_iter().find(|(known, _)| *known == name);
+        found.map(|(_, it)| it).ok_or_else(|| format!("an algorithm is fixed, sliding or throttle, not '{name}'"))
     }
 }
 
@@ -248,16 +245,12 @@ pub fn unit_of(name: &str) -> Option<(Unit, u64)> {
     Some((unit, seconds_of(unit)?))
 }
 
-/// A month is 30 days and a year 365, both counted from the epoch.
+/// The units and their seconds. A month is 30 days and a year 365, both counted from the epoch.
+pub const UNITS: [(Unit, u64); 7] = {
+    use Unit::{Day, Hour, Minute, Month, Second, Week, Year};
+    [(Second, 1), (Minute, 60), (Hour, 3600), (Day, 86_400), (Week, 604_800), (Month, 2_592_000), (Year, 31_536_000)]
+};
+
 pub fn seconds_of(unit: Unit) -> Option<u64> {
-    Some(match unit {
-        Unit::Unknown => return None,
-        Unit::Second => 1,
-        Unit::Minute => 60,
-        Unit::Hour => 3600,
-        Unit::Day => 86_400,
-        Unit::Week => 604_800,
-        Unit::Month => 2_592_000,
-        Unit::Year => 31_536_000,
-    })
+    UNITS.iter().find(|(found, _)| *found == unit).map(|(_, seconds)| *seconds)
 }

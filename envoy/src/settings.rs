@@ -156,9 +156,6 @@ pub const WITHOUT_EFFECT: [(&str, &str); 17] = [
     ("TRACING_", "traces are not sent"),
 ];
 
-/// The most bytes of a message of the xDS server, as gRPC has it.
-const MOST_OF_A_MESSAGE: usize = 4 << 20;
-
 struct Env(HashMap<String, String>);
 
 impl Env {
@@ -272,7 +269,8 @@ impl Settings {
                 backoff_initial: env.duration("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", seconds(10))?,
                 backoff_max: env.duration("XDS_CLIENT_BACKOFF_MAX_INTERVAL", seconds(60))?,
                 max_message: match env.text("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "").as_str() {
-                    "" | "0" => MOST_OF_A_MESSAGE,
+                    // As gRPC has it.
+                    "" | "0" => 4 << 20,
                     _ => env.parsed("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", 0, "a number of bytes")?,
                 },
             }),

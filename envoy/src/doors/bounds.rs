@@ -93,19 +93,17 @@ impl Door {
         let answer = answer.into();
         let more = answer.len().saturating_sub(SMALL);
         let large = if more > 0 { Some(self.large(more)?) } else { None };
-        Ok(if large.is_none() && ticket.is_none() { answer } else { held(answer, (ticket, large)) })
+        Ok(if large.is_none() && ticket.is_none() { answer } else { Bytes::from_owner(Held(answer, (ticket, large))) })
     }
 }
 
-/// Bytes that keep something until they are written or thrown away.
-fn held(bytes: Bytes, what: impl Send + 'static) -> Bytes {
-    struct Held<T>(Bytes, #[allow(dead_code)] T);
-    impl<T> AsRef<[u8]> for Held<T> {
-        fn as_ref(&self) -> &[u8] {
-            &self.0
-        }
+/// An answer that keeps its ticket, and its part of the budget, until it is written or thrown away.
+struct Held(Bytes, #[allow(dead_code)] (Option<Ticket>, Option<OwnedSemaphorePermit>));
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
     }
-    Bytes::from_owner(Held(bytes, what))
 }
 
 pub struct Ticket {

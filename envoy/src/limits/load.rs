@@ -111,11 +111,7 @@ impl<'a> Loader<'a> {
     }
 
     fn limit(&self, descriptor: &Descriptor, limit: &definition::Limit, full_key: &str) -> Result<Limit, String> {
-        let refuse = |reason: String| match limit.line {
-            // Without a line the name has to tell which it is.
-            0 => self.refuse(0, format!("'{full_key}': {reason}")),
-            line => self.refuse(line, reason),
-        };
+        let refuse = |reason: String| self.refuse(limit.line, format!("'{full_key}': {reason}"));
         let named = limit.algorithm.as_deref().map(Algorithm::parse).transpose().map_err(refuse)?;
         let algorithm =
             named.unwrap_or(if limit.calendar.is_some() { Algorithm::Fixed } else { self.options.algorithm });
@@ -125,10 +121,10 @@ impl<'a> Loader<'a> {
             return Err(refuse("only fixed and sliding windows and calendars can reserve".to_owned()));
         }
         if limit.replaces.iter().any(String::is_empty) {
-            return Err(refuse(format!("'{full_key}' replaces something without a name")));
+            return Err(refuse("it replaces something without a name".to_owned()));
         }
         if limit.replaces.contains(&limit.name) {
-            return Err(refuse(format!("'{full_key}' replaces itself")));
+            return Err(refuse("it replaces itself".to_owned()));
         }
         let mut made = Limit {
             stats: self.stats.limits.get(full_key, None),

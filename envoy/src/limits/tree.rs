@@ -13,7 +13,7 @@ use super::overrides::{self, Table};
 use super::sources::{Source, Sources};
 use crate::few::Few;
 use crate::keys::escape;
-use crate::limit::{Found, Kind, Limit, Options, of_calendar, rule, seconds_of, window};
+use crate::limit::{Found, Kind, Limit, Options, UNITS, of_calendar, rule, seconds_of, window};
 use crate::messages::{RateLimitDescriptor, RateLimitOverride, Shown, Struct, Unit};
 use crate::stats::Stats;
 
@@ -99,14 +99,13 @@ impl Config {
     /// All limits, a line each, and some of those of Redis.
     pub fn dump(&self) -> String {
         let mut lines = Vec::new();
-        let counts =
-            |rate: &Shown| format!("unit={} requests_per_unit={}", rate.unit().as_str_name(), rate.requests_per_unit);
+        let line = |name: &str, rate: &Shown, rest: &str| {
+            let (unit, requests) = (rate.unit().as_str_name(), rate.requests_per_unit);
+            format!("{name}: unit={unit} requests_per_unit={requests}, {rest}\n")
+        };
         for limit in self.all() {
-            let Limit { full_key, rates, shadow_mode: shadow, quota_mode: quota, .. } = &**limit;
-            let lines_of = rates.iter().map(counts);
-            lines.extend(
-                lines_of.map(|counts| format!("{full_key}: {counts}, shadow_mode: {shadow}, quota_mode: {quota}\n")),
-            );
+            let modes = format!("shadow_mode: {}, quota_mode: {}", limit.shadow_mode, limit.quota_mode);
+            lines.extend(limit.rates.iter().map(|rate| line(&limit.full_key, rate, &modes)));
         }
         for (name, domain) in &self.domains {
             let Some(table) = &domain.overrides else { continue };
@@ -116,8 +115,8 @@ impl Config {
                 lines.push(format!("{name}: {more} more in {key}\n"));
             }
             for (field, rates) in fields {
-                let lines_of = rates.into_iter().map(|rate| counts(&shown_rate(rate)));
-                lines.extend(lines_of.map(|counts| format!("{name}.{field}: {counts}, overrides: {key}\n")));
+                let (name, place) = (format!("{name}.{field}"), format!("overrides: {key}"));
+                lines.extend(rates.into_iter().map(|rate| line(&name, &shown_rate(rate), &place)));
             }
         }
         lines.sort_unstable();
@@ -197,10 +196,8 @@ impl Found {
 
 /// As it would be written: in the longest unit that its window is a multiple of.
 fn shown_rate(rate: overrides::Rate) -> Shown {
-    use Unit::{Day, Hour, Minute, Month, Second, Week, Year};
-    let units = [Year, Month, Week, Day, Hour, Minute, Second].into_iter();
-    let fits = |unit: &Unit| seconds_of(*unit).is_some_and(|seconds| u64::from(rate.seconds) % seconds == 0);
-    let unit = units.into_iter().find(fits).unwrap_or(Second);
+    let unit = UNITS.iter().rev().find(|(_, seconds)| u64::from(rate.seconds) % seconds == 0);
+    let unit = unit.map_or(Unit::Second, |(unit, _)| *unit);
     Shown { name: String::new(), requests_per_unit: rate.limit, unit: unit.into() }
 }
 

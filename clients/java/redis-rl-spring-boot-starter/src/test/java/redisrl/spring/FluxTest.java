@@ -14,9 +14,15 @@ import org.springframework.boot.autoconfigure.EnableAutoConfiguration;
 import org.springframework.cloud.gateway.filter.ratelimit.KeyResolver;
 import org.springframework.cloud.gateway.filter.ratelimit.RateLimiter;
 import org.springframework.context.annotation.Bean;
+import org.springframework.context.annotation.Import;
+import org.springframework.core.annotation.Order;
+import org.springframework.http.HttpStatus;
+import org.springframework.stereotype.Component;
 import org.springframework.web.bind.annotation.GetMapping;
 import org.springframework.web.bind.annotation.RestController;
 import org.springframework.web.server.ServerWebExchange;
+import org.springframework.web.server.WebFilter;
+import org.springframework.web.server.WebFilterChain;
 import reactor.core.publisher.Mono;
 import redisrl.Guard;
 import redisrl.Rule;
@@ -119,6 +125,44 @@ class FluxTest {
             "rate-limiter.key=principal",
             "rate-limiter.allow-without-identity=true")) {
       assertThat(app.statuses(3, "/")).containsOnly(200);
+    }
+  }
+
+  /** At the place of Spring Security, lets in who says a name. */
+  @Component
+  @Order(-100)
+  static class Security implements WebFilter {
+    @Override
+    public Mono<Void> filter(ServerWebExchange exchange, WebFilterChain chain) {
+      String user = exchange.getRequest().getHeaders().getFirst("X-User");
+      if (user == null) {
+        exchange.getResponse().setStatusCode(HttpStatus.UNAUTHORIZED);
+        return exchange.getResponse().setComplete();
+      }
+      return chain.filter(exchange.mutate().principal(Mono.just(() -> user)).build());
+    }
+  }
+
+  @SpringBootConfiguration(proxyBeanMethods = false)
+  @EnableAutoConfiguration
+  @Import({Security.class, Shop.class})
+  static class Secured {}
+
+  @Test
+  void passwordsCannotBeGuessedWhereUsersAreLimitedToo() throws Exception {
+    try (App app =
+        App.reactive(
+            Secured.class,
+            App.url(server),
+            "rate-limiter.rate=5/hour",
+            "rate-limiter.limits[0].key=principal",
+            "rate-limiter.limits[0].rate=2/hour")) {
+      assertThat(app.statuses(2, "/")).containsExactly(401, 401);
+      assertThat(app.statuses(3, "/", "X-User", "a")).containsExactly(200, 200, 429);
+      assertThat(app.statuses(1, "/")).containsExactly(429);
+      assertThat(server.run("KEYS", "*"))
+          .contains("rl:sliding-5/3600s:{127.0.0.1}")
+          .contains("rl:principal sliding-2/3600s:{a}");
     }
   }
 

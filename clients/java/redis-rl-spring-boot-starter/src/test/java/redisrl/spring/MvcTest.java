@@ -9,8 +9,14 @@ import static redisrl.spring.RedisRlFilterFunctions.redisRl;
 
 import io.micrometer.core.instrument.MeterRegistry;
 import io.micrometer.core.instrument.simple.SimpleMeterRegistry;
+import jakarta.servlet.FilterChain;
+import jakarta.servlet.ServletException;
 import jakarta.servlet.http.HttpServletRequest;
+import jakarta.servlet.http.HttpServletRequestWrapper;
+import jakarta.servlet.http.HttpServletResponse;
+import java.io.IOException;
 import java.net.http.HttpResponse;
+import java.security.Principal;
 import java.util.List;
 import java.util.concurrent.Callable;
 import org.junit.jupiter.api.AfterAll;
@@ -21,11 +27,14 @@ import org.springframework.boot.SpringBootConfiguration;
 import org.springframework.boot.autoconfigure.EnableAutoConfiguration;
 import org.springframework.context.annotation.Bean;
 import org.springframework.context.annotation.Import;
+import org.springframework.core.annotation.Order;
+import org.springframework.stereotype.Component;
 import org.springframework.web.bind.annotation.GetMapping;
 import org.springframework.web.bind.annotation.PathVariable;
 import org.springframework.web.bind.annotation.PostMapping;
 import org.springframework.web.bind.annotation.RequestMapping;
 import org.springframework.web.bind.annotation.RestController;
+import org.springframework.web.filter.OncePerRequestFilter;
 import org.springframework.web.servlet.config.annotation.WebMvcConfigurationSupport;
 import org.springframework.web.servlet.function.RouterFunction;
 import org.springframework.web.servlet.function.ServerResponse;
@@ -358,6 +367,53 @@ class MvcTest {
       assertThat(app.get("/three").statusCode()).isEqualTo(200);
       assertThat(app.send("HEAD", "/three").statusCode()).isEqualTo(200);
       assertThat(app.send("HEAD", "/three").statusCode()).isEqualTo(429);
+    }
+  }
+
+  /** At the place of Spring Security, lets in who says a name. */
+  @Component
+  @Order(-100)
+  static class Security extends OncePerRequestFilter {
+    @Override
+    protected void doFilterInternal(
+        HttpServletRequest request, HttpServletResponse response, FilterChain chain)
+        throws ServletException, IOException {
+      String user = request.getHeader("X-User");
+      if (user == null) {
+        response.setStatus(401);
+        return;
+      }
+      chain.doFilter(
+          new HttpServletRequestWrapper(request) {
+            @Override
+            public Principal getUserPrincipal() {
+              return () -> user;
+            }
+          },
+          response);
+    }
+  }
+
+  @SpringBootConfiguration(proxyBeanMethods = false)
+  @EnableAutoConfiguration
+  @Import({Security.class, Three.class})
+  static class Secured {}
+
+  @Test
+  void passwordsCannotBeGuessedWhereUsersAreLimitedToo() throws Exception {
+    try (App app =
+        App.servlet(
+            Secured.class,
+            App.url(server),
+            "rate-limiter.rate=5/hour",
+            "rate-limiter.limits[0].key=principal",
+            "rate-limiter.limits[0].rate=2/hour")) {
+      assertThat(app.statuses(2, "/three")).containsExactly(401, 401);
+      assertThat(app.statuses(3, "/three", "X-User", "a")).containsExactly(200, 200, 429);
+      assertThat(app.statuses(1, "/three")).containsExactly(429);
+      assertThat(server.run("KEYS", "*"))
+          .contains("rl:sliding-5/3600s:{127.0.0.1}")
+          .contains("rl:principal sliding-2/3600s:{a}");
     }
   }
 

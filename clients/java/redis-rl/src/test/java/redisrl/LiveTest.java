@@ -439,4 +439,20 @@ class LiveTest {
           .hasMessageStartingWith("NOAUTH");
     }
   }
+
+  @ParameterizedTest
+  @EnumSource
+  void aPasswordOfAClusterThatIsWrongIsNoOutage(Way way) throws Exception {
+    try (TestServer closed =
+            new TestServer(true, "--cluster-enabled", "yes", "--requirepass", "s3cret");
+        Transport transport =
+            way == Way.LETTUCE
+                ? LettuceTransport.cluster(List.of(closed.uri()))
+                : way.toCluster(closed);
+        Limiter limiter = on(transport).build()) {
+      assertThatThrownBy(() -> limiter.hit("k", Rule.sliding("5/s")))
+          .isInstanceOf(ServerException.class)
+          .hasMessageStartingWith("NOAUTH");
+    }
+  }
 }

@@ -351,10 +351,11 @@ public final class LettuceTransport implements Transport {
   public void close() {
     synchronized (this) {
       isClosed = true;
-      leave(current);
     }
-    if (own != null) {
-      var ignored = own.shutdownAsync();
+    if (own == null) {
+      leave(current);
+    } else {
+      var ignored = own.shutdownAsync(); // With its connections.
     }
   }
 }

@@ -63,11 +63,12 @@ public class RateLimiterAutoConfiguration {
             given.whenUnavailable(),
             "when-unavailable",
             "open, closed or local");
-    Guard.Builder guard = Guard.on(limiter).whenUnavailable(policy);
-    RateLimiterProperties.checked("timeout", given.timeout(), () -> guard.timeout(given.timeout()));
     RateLimiterProperties.checked(
-        "processes", given.processes(), () -> guard.processes(given.processes()));
-    return guard.build();
+        "timeout", given.timeout(), () -> new Guard(limiter, given.timeout(), policy, 1));
+    return RateLimiterProperties.checked(
+        "processes",
+        given.processes(),
+        () -> new Guard(limiter, given.timeout(), policy, given.processes()));
   }
 
   private static <E extends Enum<E>> E one(

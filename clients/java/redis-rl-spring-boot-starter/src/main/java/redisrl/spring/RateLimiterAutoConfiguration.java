@@ -193,10 +193,17 @@ public class RateLimiterAutoConfiguration {
   @ConditionalOnClass(RateLimiter.class)
   @ConditionalOnWebApplication(type = ConditionalOnWebApplication.Type.REACTIVE)
   static class Gateway {
+    private static final String INCLUDE_HEADERS = "redis-rate-limiter.include-headers";
+
     @Bean
     @Primary
-    RedisRlRateLimiter redisRlRateLimiter(Guard guard) {
-      return new RedisRlRateLimiter(guard);
+    RedisRlRateLimiter redisRlRateLimiter(Guard guard, Environment environment) {
+      boolean before =
+          environment.getProperty("spring.cloud.gateway." + INCLUDE_HEADERS, Boolean.class, true);
+      return new RedisRlRateLimiter(
+          guard,
+          environment.getProperty(
+              "spring.cloud.gateway.server.webflux." + INCLUDE_HEADERS, Boolean.class, before));
     }
   }
 }

@@ -5,10 +5,13 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import java.net.http.HttpResponse;
 import java.util.List;
+import java.util.Locale;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
 import org.springframework.boot.SpringBootConfiguration;
 import org.springframework.boot.autoconfigure.EnableAutoConfiguration;
 import org.springframework.cloud.gateway.filter.ratelimit.KeyResolver;
@@ -257,6 +260,36 @@ class FluxTest {
       assertThat(server.run("KEYS", "*"))
           .contains("rl:minutes sliding-2/3600s:{a}")
           .contains("rl:before throttle-119-1/1s:{a}");
+    }
+  }
+
+  @ParameterizedTest
+  @ValueSource(strings = {"", "server.webflux."})
+  void theFieldsOfRoutesAreLeftOutWhereTheGatewayIsToldSo(String part) throws Exception {
+    try (App app =
+        App.reactive(
+            Shop.class,
+            App.url(server),
+            joined(
+                route(0, "hours", "/hours", "redis-rl.rate=1/hour"),
+                route(
+                    1,
+                    "before",
+                    "/before",
+                    "redis-rate-limiter.replenishRate=1",
+                    "redis-rate-limiter.burstCapacity=60",
+                    "redis-rate-limiter.requestedTokens=60"),
+                new String[] {
+                  "spring.cloud.gateway." + part + "redis-rate-limiter.include-headers=false"
+                }))) {
+      for (String path : List.of("/hours", "/before")) {
+        for (int status : List.of(200, 429)) {
+          HttpResponse<String> response = app.get(path, "X-Key", "a");
+          assertThat(response.statusCode()).isEqualTo(status);
+          assertThat(response.headers().map().keySet())
+              .noneMatch(name -> name.toLowerCase(Locale.ROOT).contains("rate"));
+        }
+      }
     }
   }
 

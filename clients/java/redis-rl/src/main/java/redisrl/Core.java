@@ -418,7 +418,8 @@ final class Core {
               }
               server.mode = mode;
               server.probed(transport.connections());
-              LOG.info("limiter {}: the server {} is called in mode {}", name, server.name, mode);
+              String node = server.name.isEmpty() ? "" : " " + server.name;
+              LOG.info("limiter {}: the server{} is called in mode {}", name, node, mode);
               if (mode == Mode.FUNCTIONS) {
                 replaceOlder(command.keys().get(0));
               }

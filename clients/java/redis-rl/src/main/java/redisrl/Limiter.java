@@ -77,7 +77,7 @@ public final class Limiter implements AutoCloseable {
     private String prefix = "";
     private Mode mode = Mode.AUTO;
     private Duration timeout = Duration.ofSeconds(1);
-    private String name = "";
+    private String name = "redis-rl";
     private Consumer<Event> listener = event -> {};
 
     private Builder(Transport transport) {

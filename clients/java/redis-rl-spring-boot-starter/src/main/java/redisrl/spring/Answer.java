@@ -7,6 +7,7 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 import redisrl.Decision;
 import redisrl.Guard;
+import redisrl.ServerException;
 import redisrl.UnavailableException;
 
 /** What a decision means for the response. */
@@ -45,7 +46,11 @@ record Answer(int status, Map<String, String> headers, String body) {
     if (error instanceof UnavailableException) {
       return problem("The rate limiter is not available", 503);
     }
-    LOG.debug("the request could not be limited", error);
+    if (error instanceof ServerException) { // Clients can cause any number of them.
+      LOG.debug("a request could not be limited", error);
+    } else {
+      LOG.error("a request could not be limited", error);
+    }
     return problem("The request could not be limited", 500);
   }
 

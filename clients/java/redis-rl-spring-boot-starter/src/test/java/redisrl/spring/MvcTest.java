@@ -7,6 +7,9 @@ import static org.springframework.cloud.gateway.server.mvc.handler.GatewayRouter
 import static org.springframework.cloud.gateway.server.mvc.handler.HandlerFunctions.http;
 import static redisrl.spring.RedisRlFilterFunctions.redisRl;
 
+import ch.qos.logback.classic.Logger;
+import ch.qos.logback.classic.spi.ILoggingEvent;
+import ch.qos.logback.core.read.ListAppender;
 import io.micrometer.core.instrument.MeterRegistry;
 import io.micrometer.core.instrument.simple.SimpleMeterRegistry;
 import jakarta.servlet.FilterChain;
@@ -23,8 +26,10 @@ import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
+import org.slf4j.LoggerFactory;
 import org.springframework.boot.SpringBootConfiguration;
 import org.springframework.boot.autoconfigure.EnableAutoConfiguration;
+import org.springframework.boot.web.servlet.FilterRegistrationBean;
 import org.springframework.context.annotation.Bean;
 import org.springframework.context.annotation.Import;
 import org.springframework.core.annotation.Order;
@@ -34,6 +39,9 @@ import org.springframework.web.bind.annotation.PathVariable;
 import org.springframework.web.bind.annotation.PostMapping;
 import org.springframework.web.bind.annotation.RequestMapping;
 import org.springframework.web.bind.annotation.RestController;
+import org.springframework.web.cors.CorsConfiguration;
+import org.springframework.web.cors.UrlBasedCorsConfigurationSource;
+import org.springframework.web.filter.CorsFilter;
 import org.springframework.web.filter.OncePerRequestFilter;
 import org.springframework.web.servlet.config.annotation.WebMvcConfigurationSupport;
 import org.springframework.web.servlet.function.RouterFunction;
@@ -143,7 +151,7 @@ class MvcTest {
       while (app.context
               .getBean(MeterRegistry.class)
               .find("rate.limiter.calls")
-              .tags("source", "memory", "outcome", "denied")
+              .tags("limiter", "redis-rl", "source", "memory", "outcome", "denied")
               .counter()
           == null) {
         assertThat(app.get("/").statusCode()).isEqualTo(429);
@@ -230,6 +238,52 @@ class MvcTest {
     server.run("HSET", "rl:sliding-2/3600s:{127.0.0.1}", "a", "b");
     try (App app = App.servlet(Shop.class, App.url(server), "rate-limiter.rate=2/hour")) {
       assertThat(app.get("/").statusCode()).isEqualTo(500);
+    }
+  }
+
+  @SpringBootConfiguration(proxyBeanMethods = false)
+  @EnableAutoConfiguration
+  static class Broken {
+    @Bean
+    RequestLimits<HttpServletRequest> limits() {
+      return request -> {
+        throw new IllegalStateException("on purpose");
+      };
+    }
+  }
+
+  @Test
+  void whatABeanOfTheApplicationThrowsIsLogged() throws Exception {
+    try (App app = App.servlet(Broken.class, App.url(server))) {
+      ListAppender<ILoggingEvent> logged = new ListAppender<>();
+      logged.start();
+      ((Logger) LoggerFactory.getLogger(Answer.class)).addAppender(logged);
+      assertThat(app.get("/").statusCode()).isEqualTo(500);
+      assertThat(logged.list)
+          .anyMatch(line -> line.getThrowableProxy().getMessage().equals("on purpose"));
+    }
+  }
+
+  @SpringBootConfiguration(proxyBeanMethods = false)
+  @EnableAutoConfiguration
+  static class Cors {
+    @Bean
+    FilterRegistrationBean<CorsFilter> cors() {
+      UrlBasedCorsConfigurationSource source = new UrlBasedCorsConfigurationSource();
+      source.registerCorsConfiguration("/**", new CorsConfiguration().applyPermitDefaultValues());
+      FilterRegistrationBean<CorsFilter> filter =
+          new FilterRegistrationBean<>(new CorsFilter(source));
+      filter.setOrder(-120);
+      return filter;
+    }
+  }
+
+  @Test
+  void aDenialHasTheFieldsOfCorsWhereTheirFilterComesFirst() throws Exception {
+    try (App app = App.servlet(Cors.class, App.url(server), "rate-limiter.rate=0/hour")) {
+      HttpResponse<String> denied = app.get("/", "Origin", "http://shop.test");
+      assertThat(denied.statusCode()).isEqualTo(429);
+      assertThat(denied.headers().firstValue("Access-Control-Allow-Origin")).hasValue("*");
     }
   }
 

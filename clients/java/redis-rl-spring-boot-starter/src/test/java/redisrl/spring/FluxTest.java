@@ -23,6 +23,9 @@ import org.springframework.http.HttpStatus;
 import org.springframework.stereotype.Component;
 import org.springframework.web.bind.annotation.GetMapping;
 import org.springframework.web.bind.annotation.RestController;
+import org.springframework.web.cors.CorsConfiguration;
+import org.springframework.web.cors.reactive.CorsWebFilter;
+import org.springframework.web.cors.reactive.UrlBasedCorsConfigurationSource;
 import org.springframework.web.server.ServerWebExchange;
 import org.springframework.web.server.WebFilter;
 import org.springframework.web.server.WebFilterChain;
@@ -206,6 +209,27 @@ class FluxTest {
   void anAnnotationThatWouldDoNothingStopsTheStart() {
     assertThatThrownBy(() -> App.reactive(Annotated.class, App.url(server)))
         .hasMessageContaining("with WebFlux use rate-limiter.limits");
+  }
+
+  @SpringBootConfiguration(proxyBeanMethods = false)
+  @EnableAutoConfiguration
+  static class Cors {
+    @Bean
+    @Order(-120)
+    CorsWebFilter cors() {
+      UrlBasedCorsConfigurationSource source = new UrlBasedCorsConfigurationSource();
+      source.registerCorsConfiguration("/**", new CorsConfiguration().applyPermitDefaultValues());
+      return new CorsWebFilter(source);
+    }
+  }
+
+  @Test
+  void aDenialHasTheFieldsOfCorsWhereTheirFilterComesFirst() throws Exception {
+    try (App app = App.reactive(Cors.class, App.url(server), "rate-limiter.rate=0/hour")) {
+      HttpResponse<String> denied = app.get("/", "Origin", "http://shop.test");
+      assertThat(denied.statusCode()).isEqualTo(429);
+      assertThat(denied.headers().firstValue("Access-Control-Allow-Origin")).hasValue("*");
+    }
   }
 
   private static String[] route(int number, String id, String path, String... arguments) {

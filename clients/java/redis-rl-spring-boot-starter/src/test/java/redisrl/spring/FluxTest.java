@@ -287,6 +287,28 @@ class FluxTest {
     }
   }
 
+  @Test
+  void aFilterOfAllRoutesLimitsEachOfThem() throws Exception {
+    String filter = "spring.cloud.gateway.server.webflux.default-filters[0].";
+    String route = "spring.cloud.gateway.server.webflux.routes[";
+    try (App app =
+        App.reactive(
+            Shop.class,
+            App.url(server),
+            filter + "name=RequestRateLimiter",
+            filter + "args.redis-rl.rate=1/hour",
+            "spring.cloud.gateway.server.webflux.default-filters[1]=SetPath=/login",
+            route + "0].id=a",
+            route + "0].uri=forward:///",
+            route + "0].predicates[0]=Path=/all/a",
+            route + "1].id=b",
+            route + "1].uri=forward:///",
+            route + "1].predicates[0]=Path=/all/b")) {
+      assertThat(app.statuses(2, "/all/a", "X-Key", "a")).containsExactly(200, 429);
+      assertThat(app.statuses(2, "/all/b", "X-Key", "a")).containsExactly(200, 429);
+    }
+  }
+
   @ParameterizedTest
   @ValueSource(strings = {"", "server.webflux."})
   void theFieldsOfRoutesAreLeftOutWhereTheGatewayIsToldSo(String part) throws Exception {

@@ -276,12 +276,8 @@ public final class LettuceTransport implements Transport {
 
   /** What the server has said against the connection, such as that the password is wrong. */
   private static Throwable said(Throwable error) {
-    for (Throwable cause = error; cause != null; cause = cause.getCause()) {
-      if (cause instanceof RedisCommandExecutionException line) {
-        return new ServerException(String.valueOf(line.getMessage()));
-      }
-    }
-    return error;
+    RedisCommandExecutionException line = Core.found(error, RedisCommandExecutionException.class);
+    return line == null ? error : new ServerException(String.valueOf(line.getMessage()));
   }
 
   /**
@@ -355,10 +351,11 @@ public final class LettuceTransport implements Transport {
   public void close() {
     synchronized (this) {
       isClosed = true;
-      leave(current);
     }
-    if (own != null) {
-      var ignored = own.shutdownAsync();
+    if (own == null) {
+      leave(current);
+    } else {
+      var ignored = own.shutdownAsync(); // With its connections.
     }
   }
 }

@@ -18,7 +18,6 @@ import type { Result } from "./result.js";
 import type { FixedRule, SlidingRule, Window } from "./rules.js";
 import { describe } from "./words.js";
 
-export type { AdapterOptions, StoreOptions } from "./adapter.js";
 export type { HitStore };
 
 /**

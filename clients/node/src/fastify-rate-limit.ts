@@ -6,8 +6,6 @@ import { adapterKey } from "./identity.js";
 import type { Limiter } from "./limiter.js";
 import { describe } from "./words.js";
 
-export type { AdapterOptions, StoreOptions } from "./adapter.js";
-
 export type FastifyCallback = (error: Error | null, result?: { current: number; ttl: number }) => void;
 
 /** The plugin's settings, global or of one route, as far as the store needs them. */

@@ -10,8 +10,6 @@ import { adapterKey, shortened } from "./identity.js";
 import type { Limiter } from "./limiter.js";
 import type { WindowResult } from "./reply.js";
 
-export type { AdapterOptions } from "./adapter.js";
-
 /** What a guard is told: times are whole seconds, rounded up. */
 export type ThrottlerRecord = Awaited<ReturnType<ThrottlerStorage["increment"]>>;
 
@@ -155,7 +153,7 @@ export class RlThrottlerGuard extends ThrottlerGuard {
     const { req, res } = this.getRequestResponse(context);
     const asked = requests.filter(({ throttler }) => {
       const ignored = throttler.ignoreUserAgents ?? this.commonOptions.ignoreUserAgents;
-      return !Array.isArray(ignored) || !ignored.some((pattern) => pattern.test(req.headers["user-agent"]));
+      return !Array.isArray(ignored) || !ignored.some((pattern) => pattern.test(req.headers?.["user-agent"]));
     });
     const throttlings = await Promise.all(
       asked.map(async ({ ttl, limit, blockDuration, throttler, getTracker, generateKey }) => {
@@ -166,7 +164,8 @@ export class RlThrottlerGuard extends ThrottlerGuard {
     );
     const records = await (this.storageService as NestThrottlerStorage).incrementAll(throttlings);
     const told = throttlings.map((throttling, i) => ({ ...throttling, ...(records[i] as ThrottlerRecord) }));
-    const header = (name: string, value: number) => (res.header ?? res.setHeader).call(res, name, value);
+    // What came by a WebSocket or GraphQL may have no HTTP response.
+    const header = (name: string, value: number) => (res?.header ?? res?.setHeader)?.call(res, name, value);
     // All of them have to be over before the same request fits.
     const [longest] = told
       .filter(({ isBlocked }) => isBlocked)

@@ -12,8 +12,6 @@ import type { Result } from "./result.js";
 import type { FixedRule, SlidingRule } from "./rules.js";
 import { describe } from "./words.js";
 
-export type { AdapterOptions } from "./adapter.js";
-
 const Abstract = untyped as typeof RateLimiterStoreAbstract;
 const inherited = Abstract.prototype as unknown as Inherited;
 

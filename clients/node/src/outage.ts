@@ -1,4 +1,4 @@
-/** What the log says of an outage: one line when it begins, and one when it ends. */
+/** What the log says: one line when an outage begins, one when it ends, and one a minute of calls that come late without one. */
 
 import type { UnavailableError } from "./errors.js";
 import type { Word } from "./keys.js";
@@ -8,12 +8,14 @@ import { NotAskedError, type Server } from "./server.js";
 const CALM_MS = 500;
 /** A node that nobody asked for so long has left the cluster. */
 const LEFT_MS = 60_000;
+const LATE_AGAIN_MS = 60_000;
 
 export class Outage {
   readonly #server: Server;
   readonly #warn: (line: string) => void;
   /** The nodes that did not answer, and when they last did not. */
   readonly #away = new Map<string, number>();
+  #lateAt = Number.NEGATIVE_INFINITY;
 
   constructor(server: Server, warn: (line: string) => void) {
     this.#server = server;
@@ -31,9 +33,15 @@ export class Outage {
   }
 
   failed(key: Word, error: UnavailableError): void {
+    const [node, now] = [this.#server.nodeOf(key), performance.now()];
+    if (!this.#server.isAway(node)) {
+      if (now - this.#lateAt < LATE_AGAIN_MS) return;
+      this.#lateAt = now;
+      this.#warn(`a call was not answered in time: ${error.message}`);
+      return;
+    }
     if (this.#away.size === 0) this.#warn(`the server is unavailable: ${error.message}`);
-    const node = this.#server.nodeOf(key);
     // What was not sent says nothing new about the node.
-    if (!(error instanceof NotAskedError) || !this.#away.has(node)) this.#away.set(node, performance.now());
+    if (!(error instanceof NotAskedError) || !this.#away.has(node)) this.#away.set(node, now);
   }
 }

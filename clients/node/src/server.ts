@@ -69,6 +69,10 @@ class Node {
   /** Why it is not asked, and until when. Then one call is sent to see whether it is back. */
   #outage: { readonly cause: Error; readonly silent: boolean; readonly until: number; tryingSince: number } | undefined;
 
+  get isAway(): boolean {
+    return this.#outage !== undefined;
+  }
+
   /** Throws if the node is not to be asked now. Returns whether it was silent, and this call finds out whether it is back. */
   enter(now: number): boolean {
     const outage = this.#outage;
@@ -237,6 +241,11 @@ export class Server {
   /** The name of the node that has a key; "" outside of a cluster. */
   nodeOf(key: Word): string {
     return this.#connection.nodeOf?.(key) ?? "";
+  }
+
+  /** Whether a node is taken for unavailable. */
+  isAway(node: string): boolean {
+    return this.#nodes.get(node)?.isAway ?? false;
   }
 
   /**

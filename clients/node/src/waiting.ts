@@ -1,5 +1,6 @@
 /** Callers that wait: for how long, until they leave, and in which order. */
 
+import { setMaxListeners } from "node:events";
 import { setTimeout as sleep } from "node:timers/promises";
 import { LONGEST_TIMER_MS } from "./checks.js";
 import type { Result } from "./result.js";
@@ -12,6 +13,8 @@ export function unlessLeft<T>(
 ): Promise<T> {
   if (!signal) return call();
   if (signal.aborted) return Promise.reject(signal.reason);
+  // Many calls may share it, of which Node.js would warn as of a leak.
+  if (signal instanceof EventTarget) setMaxListeners(0, signal);
   return new Promise((resolve, reject) => {
     let left = false;
     const leave = () => {

@@ -522,7 +522,7 @@ export class Limiter {
     const ms = timeout === undefined ? this.timeout : duration("timeout", timeout);
     try {
       const reply = await this.#server.call({ name, keys, words: behind, repeatable }, ms);
-      this.#outage.answered(keys[0]);
+      this.#outage.answered();
       return reply;
     } catch (error) {
       if (error instanceof UnavailableError) {

@@ -8,45 +8,35 @@ import type { FixedRule, Rule, SlidingRule, Window } from "./rules.js";
  * seconds are rounded up, so that a client that waits as long as it is told is let in.
  */
 export class WindowResult {
-  readonly allowed: boolean;
+  declare readonly allowed: boolean;
   /** Units that fit into the window. */
-  readonly limit: number;
-  readonly used: number;
+  declare readonly limit: number;
+  declare readonly used: number;
   /** Units left, never below 0. */
-  readonly remaining: number;
+  declare readonly remaining: number;
   /** Seconds until the same call will be allowed, rounded up: 0 if it was, `undefined` if it never will be. */
-  readonly retryAfter: number | undefined;
+  declare readonly retryAfter: number | undefined;
   /** Seconds until at least one unit more than now is free, rounded up: 0 if nothing is used, `undefined` if never. */
-  readonly nextAfter: number | undefined;
+  declare readonly nextAfter: number | undefined;
   /** Seconds until the whole quota is free, rounded up. */
-  readonly resetAfter: number | undefined;
+  declare readonly resetAfter: number | undefined;
   /** Milliseconds until the same call will be allowed: 0 if it was, `undefined` if it never will be. */
-  readonly retryAfterMs: number | undefined;
+  declare readonly retryAfterMs: number | undefined;
   /** Milliseconds until at least one unit more than now is free: 0 if nothing is used, `undefined` if never. */
-  readonly nextAfterMs: number | undefined;
+  declare readonly nextAfterMs: number | undefined;
   /** Milliseconds until the whole quota is free. */
-  readonly resetAfterMs: number | undefined;
-  readonly windowMs: number;
+  declare readonly resetAfterMs: number | undefined;
+  declare readonly windowMs: number;
   /** The server's unix time in milliseconds at which the call was decided; of a turn, when it is. */
-  readonly atMs: number;
+  declare readonly atMs: number;
   /** Milliseconds until the {@link Limiter.turn}, from when the reply came. 0 of every other call. */
-  readonly waitMs: number;
+  declare readonly waitMs: number;
 
   /** @internal */
   constructor(figures: Figures) {
-    this.allowed = figures.allowed;
-    this.limit = figures.limit;
-    this.used = figures.used;
-    this.remaining = figures.remaining;
-    this.retryAfterMs = figures.retryAfterMs;
-    this.nextAfterMs = figures.nextAfterMs;
-    this.resetAfterMs = figures.resetAfterMs;
-    this.retryAfter = upToSeconds(figures.retryAfterMs);
-    this.nextAfter = upToSeconds(figures.nextAfterMs);
-    this.resetAfter = upToSeconds(figures.resetAfterMs);
-    this.windowMs = figures.windowMs;
-    this.atMs = figures.atMs;
-    this.waitMs = figures.waitMs;
+    const { retryAfterMs, nextAfterMs, resetAfterMs } = figures;
+    const [retryAfter, nextAfter, resetAfter] = [retryAfterMs, nextAfterMs, resetAfterMs].map(upToSeconds);
+    Object.assign(this, figures, { retryAfter, nextAfter, resetAfter });
   }
 }
 

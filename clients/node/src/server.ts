@@ -40,6 +40,8 @@ export const EARLY_MS = 20;
 const BUSY_MS = 1000;
 const BUSY_TURNS = 20;
 const MOST_PROBES = 2;
+/** A node that was not asked for so long has left the cluster. */
+const LEFT_MS = 60_000;
 
 const REPEATABLE: ReadonlySet<Command> = new Set(["peek", "acquire", "release", "reset", "settle", "set"]);
 const servers = new WeakMap<Connection, Map<string, Server>>();
@@ -54,8 +56,6 @@ export function serverOf(connection: Connection, mode: Mode | "auto"): Server {
   return server;
 }
 
-export class NotAskedError extends UnavailableError {}
-
 /** What is known of one node. Outside of a cluster there is one. */
 class Node {
   mode: Mode | undefined;
@@ -69,8 +69,9 @@ class Node {
   /** Why it is not asked, and until when. Then one call is sent to see whether it is back. */
   #outage: { readonly cause: Error; readonly silent: boolean; readonly until: number; tryingSince: number } | undefined;
 
+  /** Whether it is unavailable, and has not left the cluster since. */
   get isAway(): boolean {
-    return this.#outage !== undefined;
+    return this.#outage !== undefined && performance.now() - this.#outage.until < LEFT_MS;
   }
 
   /** Throws if the node is not to be asked now. Returns whether it was silent, and this call finds out whether it is back. */
@@ -79,7 +80,7 @@ class Node {
     if (!outage) return false;
     if (now < outage.until || outage.tryingSince < NOT_TRYING) {
       const message = `The call was not sent: a moment ago the server was unavailable: ${reason(outage.cause)}`;
-      throw new NotAskedError(message, { cause: outage.cause });
+      throw new UnavailableError(message, { cause: outage.cause });
     }
     outage.tryingSince = now;
     return outage.silent;
@@ -172,11 +173,9 @@ class Attempt implements Route {
     return this.#abort.signal;
   }
 
-  end(): boolean {
-    if (this.over) return false;
+  end(): void {
     this.over = true;
     clearTimeout(this.#timer);
-    return true;
   }
 
   /**
@@ -243,9 +242,11 @@ export class Server {
     return this.#connection.nodeOf?.(key) ?? "";
   }
 
-  /** Whether a node is taken for unavailable. */
-  isAway(node: string): boolean {
-    return this.#nodes.get(node)?.isAway ?? false;
+  /** Whether the node of a key, or without one any node, is taken for unavailable. */
+  isAway(key?: Word): boolean {
+    const all = key === undefined ? [...this.#nodes.keys()] : [this.nodeOf(key)];
+    // Before the nodes of a cluster are known, they have no names.
+    return all.some((name) => (name !== "" || all.length === 1) && this.#nodes.get(name)?.isAway);
   }
 
   /**
@@ -270,15 +271,9 @@ export class Server {
             : new UnavailableError(`The call was not sent: the server has said nothing within ${timeout} ms`),
         );
       });
-      this.#ask(call, attempt).then(
-        (reply) => {
-          if (attempt.end()) resolve(reply);
-          if (now >= node.probeAt) this.#probe(node, attempt.key);
-        },
-        (error) => {
-          if (attempt.end()) reject(error);
-        },
-      );
+      this.#ask(call, attempt)
+        .finally(() => attempt.end())
+        .then(resolve, reject);
     });
   }
 
@@ -296,7 +291,9 @@ export class Server {
       if (attempt.over || node.mode === undefined) throw new UnavailableError("The call was not sent in time");
       const { mode } = node;
       try {
-        return await this.#transmit(this.#inForm(mode, call), attempt);
+        const reply = await this.#transmit(this.#inForm(mode, call), attempt);
+        if (performance.now() >= node.probeAt) this.#probe(node, attempt.key);
+        return reply;
       } catch (error) {
         // Replicas do not get the script from their primary.
         if (peeks && mode === "script" && isMissing(error)) {

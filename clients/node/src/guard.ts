@@ -9,7 +9,7 @@ import { ADAPTER_OPTIONS, type AdapterOptions, asking, identified } from "./adap
 import { type Asked, unitsOf } from "./asking.js";
 import { known } from "./checks.js";
 import { ADAPTER, STATUS } from "./defaults.js";
-import { NoIdentityError, UnavailableError } from "./errors.js";
+import { AnsweredError, NoIdentityError } from "./errors.js";
 import { adapterKey, clientAddress, type RequestLike, shortened } from "./identity.js";
 import { Lease } from "./lease.js";
 import type { Limiter } from "./limiter.js";
@@ -56,7 +56,7 @@ export interface Admission<D> {
   /** None where nothing was asked. */
   readonly result?: Result;
   /** Ends the leases of the request, if it has any: for when the response has been sent, or its client has left. */
-  readonly end?: (() => void) | undefined;
+  readonly end?: () => void;
 }
 
 /**
@@ -79,15 +79,15 @@ export function guard<Q extends object, D>(
     const from = incoming(request);
     return from && identify(from);
   };
-  const list = ([limits].flat() as readonly (RuleOf<Q> | Limit<Q>)[]).map((limit) =>
-    limit instanceof Object && "rule" in limit ? limit : { rule: limit },
+  const list = ([limits].flat() as readonly (RuleOf<Q> | Limit<Q>)[]).map(
+    (limit): Limit<Q> => (limit instanceof Object && "rule" in limit ? limit : { rule: limit }),
   );
   if (list.length === 0) throw new TypeError("rateLimit() needs a rule");
   for (const { rule } of list) if (typeof rule !== "function") ofRequests(rule);
 
   const asked = async (request: Q, route: string | undefined) => {
     const demands: Asked[] = [];
-    for (const limit of list as readonly Limit<Q>[]) {
+    for (const limit of list) {
       const rule = typeof limit.rule === "function" ? await limit.rule(request) : limit.rule;
       if (rule === undefined) continue;
       const identity = await (limit.key ?? options.key ?? addressOf)(request);
@@ -122,13 +122,16 @@ export function guard<Q extends object, D>(
       told.set(request, names);
       if (problem) return { refusal: refusal(STATUS.denied, problem), onDenied, headers, result };
       // Without the server no lease is held.
-      const isHeld = result.source === "server" && leases.length > 0;
-      return { headers, result, end: isHeld ? held(limiter, leases, takenAt) : undefined };
+      if (result.source !== "server" || leases.length === 0) return { headers, result };
+      const held = leases.map(({ key, rule, holder }) => new Lease(limiter, key, rule, holder, { takenAt }));
+      const end = () => {
+        for (const lease of held.splice(0)) void lease.end();
+      };
+      return { headers, result, end };
     } catch (error) {
-      const isUnknown = error instanceof NoIdentityError;
-      if (!isUnknown && !(error instanceof UnavailableError)) throw error;
-      const status = isUnknown ? STATUS.withoutIdentity : STATUS.unavailable;
-      const title = isUnknown ? error.message : "The rate limiter is not available";
+      if (!(error instanceof AnsweredError)) throw error;
+      const { status } = error;
+      const title = error instanceof NoIdentityError ? error.message : "The rate limiter is not available";
       return { refusal: refusal(status, { title, status }), headers: {} };
     }
   };
@@ -142,14 +145,6 @@ export function guard<Q extends object, D>(
     if (response.headersSent) return admission;
     for (const [name, value] of Object.entries(headers)) response.appendHeader(name, value);
     return admission;
-  };
-}
-
-/** Keeps the leases of a request; returns what ends them. */
-function held(limiter: Limiter, taken: readonly Leased[], takenAt: number): () => void {
-  const leases = taken.map(({ key, rule, holder }) => new Lease(limiter, key, rule, holder, { takenAt }));
-  return () => {
-    for (const lease of leases.splice(0)) void lease.end();
   };
 }
 

@@ -20,27 +20,25 @@ export function rateLimit(limiter: Limiter, limits: Limits<Context>, options: Ra
   return async (context: Context, next: Next) => {
     const { refusal, onDenied, headers, result } = await admit(context, routeOf(context), context.res);
     context.state.rateLimit = result;
-    if (!refusal) {
-      try {
-        await next();
-      } catch (error) {
-        // Koa takes all headers off an error's response but those of the error, which may be one for all requests.
-        if (error instanceof Error) {
-          const told = Object.keys(headers).map((name) => [name, context.response.get(name)]);
-          const { headers: own } = error as { headers?: object };
-          const value = { ...own, ...Object.fromEntries(told) };
-          // They may have been a getter.
-          Reflect.defineProperty(error, "headers", { value, writable: true, enumerable: true, configurable: true });
-        }
-        throw error;
-      }
-    } else if (onDenied) {
+    if (refusal) {
       context.status = refusal.status;
-      await onDenied(context);
-    } else {
-      context.status = refusal.status;
+      if (onDenied) return onDenied(context);
       context.body = refusal.body;
       context.type = refusal.type;
+      return undefined;
+    }
+    try {
+      return await next();
+    } catch (error) {
+      // Koa takes all headers off an error's response but those of the error, which may be one for all requests.
+      if (error instanceof Error) {
+        const told = Object.keys(headers).map((name) => [name, context.response.get(name)]);
+        const { headers: own } = error as { headers?: object };
+        const value = { ...own, ...Object.fromEntries(told) };
+        // They may have been a getter.
+        Reflect.defineProperty(error, "headers", { value, writable: true, enumerable: true, configurable: true });
+      }
+      throw error;
     }
   };
 }

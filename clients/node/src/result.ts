@@ -216,11 +216,8 @@ function bindsMore(one: WindowResult, other: WindowResult): boolean {
 export class DeniedError extends Error {
   override readonly name = "DeniedError";
 
-  readonly result: Result;
-
-  constructor(result: Result) {
+  constructor(readonly result: Result) {
     const wait = result.retryAfter;
     super(wait === undefined ? "Denied: it never fits" : `Denied: retry after ${wait} s`);
-    this.result = result;
   }
 }

@@ -82,7 +82,6 @@ class HitStore {
   /** Until when a request whose ticket is lost may have been one that was not counted. */
   #uncountedUntil = 0;
   #ready: Ready | undefined;
-  #failure: unknown = new Error("the middleware has not called init yet");
   /** Whether the middleware lets requests through after an error of the store. */
   #passes = false;
 
@@ -97,19 +96,8 @@ class HitStore {
     return `${this.#options.prefix ?? ADAPTER.prefix}${this.#ready?.policy ?? ""}`;
   }
 
-  init(settings: HitStoreSettings): void {
+  init({ windowMs, limit, identifier, ...settings }: HitStoreSettings): void {
     this.#passes = settings.passOnStoreError ?? false;
-    try {
-      this.#ready = this.#made(settings);
-    } catch (error) {
-      // express-rate-limit logs it, and goes on to ask the store.
-      this.#failure = error;
-      throw error;
-    }
-    if (settings.skipFailedRequests || settings.skipSuccessfulRequests) this.#tickets ??= new AsyncLocalStorage();
-  }
-
-  #made({ windowMs, limit, identifier }: HitStoreSettings): Ready {
     const { limit: limitOf, name } = this.#options;
     const isKnown = typeof limit === "number";
     // The middleware calls its function after the store has counted. A counter takes denials in one small number, a
@@ -119,7 +107,8 @@ class HitStore {
     const rule = typeof counted === "number" ? ruleOf(algorithm, counted, windowMs) : undefined;
     const unnamed = rule && isKnown ? describe(rule) : dynamicPolicy(algorithm, windowMs);
     const policy = name ?? (typeof identifier === "string" ? identifier : unnamed);
-    return { windowMs, algorithm, limit: counted, policy };
+    this.#ready = { windowMs, algorithm, limit: counted, policy };
+    if (settings.skipFailedRequests || settings.skipSuccessfulRequests) this.#tickets ??= new AsyncLocalStorage();
   }
 
   /** Where a key is counted, and by which rule. */
@@ -188,7 +177,8 @@ class HitStore {
   }
 
   #settings(): Ready {
-    if (!this.#ready) throw this.#failure;
+    // express-rate-limit logs why init has failed, and goes on to ask the store.
+    if (!this.#ready) throw new Error("the store knows no limit: the middleware has not called init, or in vain");
     return this.#ready;
   }
 }

@@ -92,10 +92,11 @@ function compress(address: string): string {
 }
 
 function expand(address: string): number[] {
-  const [head = "", tail] = compress(address).split("::");
-  const numbers = (text: string) => (text === "" ? [] : text.split(":").map((group) => Number.parseInt(group, 16)));
-  const [first, last] = [numbers(head), numbers(tail ?? "")];
-  return [...first, ...Array.from({ length: 8 - first.length - last.length }, () => 0), ...last];
+  const [head = [], tail = []] = compress(address)
+    .split("::")
+    .map((part) => part.split(":").filter(Boolean));
+  const zeros = Array.from({ length: 8 - head.length - tail.length }, () => "0");
+  return [...head, ...zeros, ...tail].map((group) => Number.parseInt(group, 16));
 }
 
 /**

@@ -536,17 +536,13 @@ export class Limiter {
   #decided(command: Command, asked: readonly Asked[], result: Result, start: number): Result {
     const { allowed, source } = result;
     if (command !== "peek") this.#statistics[allowed ? "allowed" : "denied"]++;
-    if (!this.#onDecision) return result;
     const [{ key, rule }] = asked as readonly [Asked, ...Asked[]];
-    const keys = asked.map(({ key }) => key);
-    const durationMs = performance.now() - start;
-    const failed = (error: unknown) => this.warn(`onDecision failed: ${String(error)}`);
-    try {
-      const told = this.#onDecision({ limiter: this.name, command, key, keys, rule, allowed, source, durationMs });
-      if (told instanceof Promise) told.catch(failed);
-    } catch (error) {
-      failed(error);
-    }
+    const tell = async () => {
+      const keys = asked.map(({ key }) => key);
+      const durationMs = performance.now() - start;
+      await this.#onDecision?.({ limiter: this.name, command, key, keys, rule, allowed, source, durationMs });
+    };
+    if (this.#onDecision) tell().catch((error) => this.warn(`onDecision failed: ${String(error)}`));
     return result;
   }
 

@@ -67,13 +67,13 @@ export class Result extends WindowResult {
     source: Source,
     each: readonly WindowResult[],
     asked: readonly Told[],
-    more: More = {},
+    { index = 0, holder }: More = {},
   ) {
     super(figures);
     this.source = source;
     this.each = each;
-    this.index = more.index ?? 0;
-    this.holder = more.holder;
+    this.index = index;
+    this.holder = holder;
     this.#asked = asked;
   }
 
@@ -199,17 +199,10 @@ function binding(windows: readonly WindowResult[]): WindowResult {
   return windows.reduce((one, other) => (bindsMore(other, one) ? other : one));
 }
 
-/** Whether one window binds more than another that is shorter. */
+/** Whether one window binds more than another that is shorter. One that has room is not waited for. */
 function bindsMore(one: WindowResult, other: WindowResult): boolean {
-  if (one.allowed !== other.allowed) return !one.allowed;
-  if (!one.allowed) {
-    const [wait, otherWait] = [
-      one.retryAfterMs ?? Number.POSITIVE_INFINITY,
-      other.retryAfterMs ?? Number.POSITIVE_INFINITY,
-    ];
-    if (wait !== otherWait) return wait > otherWait;
-  }
-  return one.limit - one.used < other.limit - other.used;
+  const [wait = 0, otherWait = 0] = [one, other].map(({ retryAfterMs = Number.POSITIVE_INFINITY }) => retryAfterMs);
+  return wait === otherWait ? one.limit - one.used < other.limit - other.used : wait > otherWait;
 }
 
 /** A lease or a reservation was asked for and denied. */

@@ -58,19 +58,13 @@ class Line {
   over = Promise.resolve();
   /** What the first was told last. */
   denied: Result | undefined;
-  #freed = latch();
+  freed = latch();
 
   /** The first waits before it asks again. Resolves with whether a place was freed in this process. */
-  async pause(ms: number, signal: AbortSignal | undefined): Promise<boolean> {
-    try {
-      return await comes(this.#freed.opened, ms, signal);
-    } finally {
-      this.#freed = latch();
-    }
-  }
-
-  free(): void {
-    this.#freed.open();
+  pause(ms: number, signal: AbortSignal | undefined): Promise<boolean> {
+    return comes(this.freed.opened, ms, signal).finally(() => {
+      this.freed = latch();
+    });
   }
 }
 
@@ -98,7 +92,7 @@ export class Queue {
 
   /** A place at a key was freed in this process. */
   free(id: string): void {
-    this.#lines.get(id)?.free();
+    this.#lines.get(id)?.freed.open();
   }
 }
 

@@ -7,7 +7,7 @@ import { periodEnd } from "./calendar.js";
 import { duration, integer, known, oneOf, seconds } from "./checks.js";
 import { type Connection, connect, type RedisClient } from "./connection.js";
 import { LIMITER, WAITING } from "./defaults.js";
-import { type Denial, DenialCache } from "./denials.js";
+import { type Denial, DenialCache, figuresNow } from "./denials.js";
 import { isEnded, LostReplyError, UnavailableError } from "./errors.js";
 import { checkedWord, memoryKey, type Word } from "./keys.js";
 import { Lease } from "./lease.js";
@@ -329,19 +329,23 @@ export class Limiter {
       if (!remembers || rule.kind === "lease" || isForced(rule, force)) continue;
       kept.push({ id: memoryKey(key), rule, cost: unitsOf(one), index });
     }
-    const remembered = (since?: number) => {
+    const doubts: Denial[] = [];
+    // What came after this call had begun is what it would have been told, and is believed for all of its wait.
+    const remembered = (since = Number.POSITIVE_INFINITY) => {
       for (const { id, rule, cost, index } of kept) {
-        const windows = this.#denials.find(id, rule, cost, performance.now(), since);
-        if (!windows) continue;
-        this.#statistics.deniedFromMemory++;
-        return this.#decided(command, asked, resultOf(rule, windows, "memory", { index }), start);
+        const now = performance.now();
+        const denial = this.#denials.find(id, rule, cost, now);
+        if (denial && now >= denial.until && denial.receivedAt < since) doubts.push(denial);
+        else if (denial) {
+          this.#statistics.deniedFromMemory++;
+          return this.#decided(command, asked, resultOf(rule, figuresNow(denial, now), "memory", { index }), start);
+        }
       }
       return undefined;
     };
     const denied = remembered();
     if (denied) return denied;
-    let doubted: Denial | undefined;
-    for (const { id, rule, cost } of kept) doubted ??= this.#denials.doubted(id, rule, cost, start);
+    const [doubted] = doubts;
     const before = doubted?.asking;
     try {
       let left = timeout;

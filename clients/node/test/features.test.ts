@@ -410,12 +410,12 @@ test("a denial is believed for a second, doubted until its wait is over, and ref
   const figures = { allowed: false, retryAfterMs: 60_000, nextAfterMs: 60_000, resetAfterMs: 60_000, atMs: 1 };
   const now = performance.now();
   cache.remember("k", rule, 1, [figures], now);
-  const found = (ms: number, cost = 1) => cache.find("k", rule, cost, now + ms) !== undefined;
-  const doubted = (ms: number) => cache.doubted("k", rule, 1, now + ms) !== undefined;
+  const found = (ms: number, cost = 1) => now + ms < cache.find("k", rule, cost, now + ms)?.until;
+  const doubted = (ms: number) => now + ms >= cache.find("k", rule, 1, now + ms)?.until;
   assert.deepEqual([found(0), found(999), found(1000)], [true, true, false]);
   assert.deepEqual([doubted(999), doubted(1000), doubted(59_999), doubted(60_000)], [false, true, true, false]);
-  assert.ok(cache.find("k", rule, 1, now + 50_000, now - 1000), "for a call that had begun before it came");
-  assert.equal(cache.find("k", rule, 1, now + 61_000, now - 1000), undefined);
+  assert.ok(cache.find("k", rule, 1, now + 50_000), "for a call that had begun before it came");
+  assert.equal(cache.find("k", rule, 1, now + 61_000), undefined);
   cache.remember("k", rule, 2, [figures], now);
   cache.refute("k", rule, 1);
   assert.equal(found(10, 2), true, "a lighter request that was allowed refutes nothing");

@@ -155,39 +155,32 @@ abstract class Derived<C extends object> implements Connection {
   }
 
   #opened(): Promise<C> {
-    this.#next ??= this.#attempt();
+    if (!this.#next) {
+      const own = this.derive();
+      this.#next = { own, opened: this.#attempt(own) };
+    }
     return this.#next.opened;
   }
 
-  #attempt(): { own: C; opened: Promise<C> } {
-    const own = this.derive();
-    const isGivenUp = () => this.#next?.own !== own;
-    const opened = this.connect(own).then(
-      () => {
-        this.reconnected();
-        if (isGivenUp()) return this.#instead();
-        const old = this.#current;
-        this.#current = own;
-        this.#next = undefined;
-        // In a cluster it may have calls under way to other nodes.
-        if (old !== undefined) setTimeout(() => this.end(old), LAST_REPLIES_MS).unref();
-        return own;
-      },
-      (error) => {
-        this.end(own);
-        if (isGivenUp()) return this.#instead();
-        this.#next = undefined;
-        throw error;
-      },
+  async #attempt(own: C): Promise<C> {
+    const failure = await this.connect(own).then(
+      () => this.reconnected(),
+      (error) => ({ error }),
     );
-    return { own, opened };
-  }
-
-  /** For those that wait for an attempt that was given up: each of several nodes may have another one made. */
-  #instead(): C | Promise<C> {
-    const instead = this.#next?.opened ?? this.#own;
-    if (instead !== undefined) return instead;
-    throw new UnavailableError("The call was not sent: the connection was given up");
+    if (failure) this.end(own);
+    if (this.#next?.own !== own) {
+      // For those that wait for an attempt that was given up: each of several nodes may have another one made.
+      const instead = this.#next?.opened ?? this.#own;
+      if (instead !== undefined) return instead;
+      throw new UnavailableError("The call was not sent: the connection was given up");
+    }
+    this.#next = undefined;
+    if (failure) throw failure.error;
+    const old = this.#current;
+    this.#current = own;
+    // In a cluster it may have calls under way to other nodes.
+    if (old !== undefined) setTimeout(() => this.end(old), LAST_REPLIES_MS).unref();
+    return own;
   }
 
   /** Of a cluster it opens another one, and goes on with this one until it is there. */

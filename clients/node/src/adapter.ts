@@ -1,8 +1,7 @@
 /** What the adapters have in common: their options, their keys, and how they ask. */
 
-import { POLICIES } from "./asking.js";
 import { duration, known, oneOf, seconds } from "./checks.js";
-import { ADAPTER } from "./defaults.js";
+import { ADAPTER, POLICIES } from "./defaults.js";
 import { NoIdentityError, UnavailableError } from "./errors.js";
 import { Limiter } from "./limiter.js";
 import type { WhenUnavailable } from "./options.js";

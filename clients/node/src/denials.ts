@@ -1,9 +1,10 @@
 /** Denials that are remembered, so that a flood at one key does not reach the server. */
 
 import { DENY_CACHE } from "./defaults.js";
-import { WindowResult } from "./reply.js";
+import { memoryKey } from "./keys.js";
+import { WindowResult } from "./result.js";
 import type { Rule } from "./rules.js";
-import { describe } from "./words.js";
+import { type Asked, describe, isForced, unitsOf } from "./words.js";
 
 /** About what the entry of one denial takes, and each of its windows, beside the key. */
 const ENTRY_BYTES = 240;
@@ -84,6 +85,15 @@ export function figuresNow({ windows, receivedAt }: Denial, now: number): Window
         atMs: window.atMs + passed,
       }),
   );
+}
+
+/** What of a call may be remembered: `index` is the position of its rule. */
+export function keptOf(asked: readonly Asked[]) {
+  return [...asked.entries()].flatMap(([index, one]) => {
+    const { key, rule, force, remembers = true } = one;
+    if (!remembers || rule.kind === "lease" || isForced(rule, force)) return [];
+    return [{ id: memoryKey(key), rule, cost: unitsOf(one), index }];
+  });
 }
 
 /** Keys are hashed where they are long, so that they take no more than their windows. */

@@ -123,7 +123,17 @@ class HitStore {
     // Before the first await: what the middleware does afterwards is done with this ticket.
     this.#tickets?.enterWith(ticket);
     try {
-      return await this.#count(ticket);
+      const { windowMs, algorithm } = this.#settings();
+      if (!identified(key, this.#options.withoutIdentity)) {
+        return { totalHits: 1, resetTime: new Date(Date.now() + windowMs) };
+      }
+      const [counter, rule] = await this.#counter(key);
+      const result = await this.#limiter.ask([{ key: counter, rule }], this.#asking);
+      // A sliding rule does not count what it denies.
+      if (result.source === "server" && (result.allowed || algorithm === "fixed")) ticket.countedAt = result.atMs;
+      // A denial is a total above the limit, whether it was counted or not; that of this process alone may be lower.
+      const [{ limit }] = rule.windows as readonly [Window];
+      return hits(result, result.allowed ? result.used : Math.max(result.used, limit + 1));
     } catch (error) {
       if (!isRefused(this.#limiter, this.#passes, error)) throw error;
       const { windowMs = 1000 } = this.#ready ?? {};
@@ -132,21 +142,6 @@ class HitStore {
       if (this.#ready && ticket.countedAt === undefined)
         this.#uncountedUntil = performance.now() + this.#ready.windowMs;
     }
-  }
-
-  async #count(ticket: Ticket): Promise<Hits> {
-    const { windowMs, algorithm } = this.#settings();
-    const { key } = ticket;
-    if (!identified(key, this.#options.withoutIdentity)) {
-      return { totalHits: 1, resetTime: new Date(Date.now() + windowMs) };
-    }
-    const [counter, rule] = await this.#counter(key);
-    const result = await this.#limiter.ask([{ key: counter, rule }], this.#asking);
-    // A sliding rule does not count what it denies.
-    if (result.source === "server" && (result.allowed || algorithm === "fixed")) ticket.countedAt = result.atMs;
-    // A denial is a total above the limit, whether it was counted or not; that of this process alone may be lower.
-    const [{ limit }] = rule.windows as readonly [Window];
-    return hits(result, result.allowed ? result.used : Math.max(result.used, limit + 1));
   }
 
   /** Takes a request back, if the server has counted it. Never rejects: the middleware does not await it. */

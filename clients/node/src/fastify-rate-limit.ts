@@ -1,10 +1,9 @@
 /** A store for @fastify/rate-limit, version 10 or 11. */
 
 import { asking, dynamicPolicy, identified, isRefused, ruleOf, type StoreOptions, storeOptions } from "./adapter.js";
-import type { Asking } from "./asking.js";
 import { adapterKey } from "./identity.js";
 import type { Limiter } from "./limiter.js";
-import { describe } from "./words.js";
+import { type Asking, describe } from "./words.js";
 
 export type FastifyCallback = (error: Error | null, result?: { current: number; ttl: number }) => void;
 

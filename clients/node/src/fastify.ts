@@ -65,10 +65,14 @@ export const rateLimitPlugin: FastifyPluginCallback<PluginOptions> = Object.assi
  * A rule without a name counts each route by itself, also where the hook is one of all routes.
  */
 export function rateLimit(limiter: Limiter, limits: Limits<FastifyRequest>, options: RateLimitOptions = {}): Hook {
-  const routeOf = ({ method, routeOptions }: FastifyRequest) =>
-    // A route at the root of a plugin is two in Fastify: with a slash behind it, and without.
-    routeOptions.url && routeName([routeOptions.method ?? method].flat(), routeOptions.url.replace(/(?<=.)\/$/, ""));
-  return hook(limiter, limits, options, routeOf);
+  return hook(
+    limiter,
+    limits,
+    options,
+    ({ method, routeOptions: { url, method: methods = method } }) =>
+      // A route at the root of a plugin is two in Fastify: with a slash behind it, and without.
+      url && routeName([methods].flat(), url.replace(/(?<=.)\/$/, "")),
+  );
 }
 
 function hook(

@@ -6,7 +6,6 @@
 import { randomUUID } from "node:crypto";
 import type { ServerResponse } from "node:http";
 import { ADAPTER_OPTIONS, type AdapterOptions, asking, identified } from "./adapter.js";
-import { type Asked, unitsOf } from "./asking.js";
 import { known } from "./checks.js";
 import { ADAPTER, STATUS } from "./defaults.js";
 import { AnsweredError, NoIdentityError } from "./errors.js";
@@ -15,7 +14,7 @@ import { Lease } from "./lease.js";
 import type { Limiter } from "./limiter.js";
 import type { Result } from "./result.js";
 import type { LeaseRule, Rule } from "./rules.js";
-import { checked, describe, policyOf } from "./words.js";
+import { type Asked, checked, describe, policyOf, unitsOf } from "./words.js";
 
 /** A rule, or a function of the request that gives its rule: `undefined` for a request that is not limited. */
 export type RuleOf<Q> = Rule | ((request: Q) => Rule | undefined | Promise<Rule | undefined>);

@@ -2,13 +2,11 @@
 
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
-import { type Asked, type Asking, type Hold, OPTIONS, POLICIES, reserving, unitsOf } from "./asking.js";
-import { periodEnd } from "./calendar.js";
-import { duration, integer, known, oneOf, seconds } from "./checks.js";
+import { duration, integer, known, oneOf } from "./checks.js";
 import { type Connection, connect, type RedisClient } from "./connection.js";
-import { LIMITER, WAITING } from "./defaults.js";
-import { type Denial, DenialCache, figuresNow } from "./denials.js";
-import { isEnded, LostReplyError, UnavailableError } from "./errors.js";
+import { LIMITER, OPTIONS, POLICIES, WAITING } from "./defaults.js";
+import { type Denial, DenialCache, figuresNow, keptOf } from "./denials.js";
+import { LostReplyError, UnavailableError } from "./errors.js";
 import { checkedWord, memoryKey, type Word } from "./keys.js";
 import { Lease } from "./lease.js";
 import { LocalLimits } from "./local.js";
@@ -31,13 +29,23 @@ import type {
   WhenUnavailable,
 } from "./options.js";
 import { Outage } from "./outage.js";
-import { readInteger, readIntegers, readWindows, repliesEach, type WindowResult } from "./reply.js";
 import { type Part, Reservation, type Work } from "./reservation.js";
-import { DeniedError, type Refund, type Result, readAll, resultOf, resultOfAll, unlimited } from "./result.js";
+import { DeniedError, type Refund, type Result, readInteger, readIntegers, readResult, resultOf } from "./result.js";
 import type { LeaseRule, QuotaRule, Rule, TurnRule, UnitRule } from "./rules.js";
 import { type Command, EARLY_MS, type Mode, type Server, serverOf } from "./server.js";
 import { countdown, type Place, pauseFor, Queue, unlessLeft } from "./waiting.js";
-import { checked, commandOf, isForced, keyword, ofKind, words } from "./words.js";
+import {
+  type Asked,
+  type Asking,
+  checked,
+  commandOf,
+  countersOf,
+  inPeriod,
+  named,
+  ofKind,
+  reserving,
+  wordsOf,
+} from "./words.js";
 
 /**
  * Limits over one client of node-redis or ioredis, a cluster client too.
@@ -128,7 +136,7 @@ export class Limiter {
   async refund(key: Word, rule: QuotaRule, options: RefundOptions = {}): Promise<Refund> {
     const { cost, atMs } = options;
     if (checked<Rule>(rule).kind === "lease") throw new TypeError("a lease is not refunded but released");
-    const behind = [keyword(rule), ...words(rule, { cost, at: atMs }, 1)];
+    const behind = named(rule, { cost, at: atMs });
     if (atMs !== undefined) behind.push("AT", String(atMs));
     const reply = await this.#giveBack("refund", key, behind, options);
     const [refunded, used, ttl] = readIntegers(reply, 3) as [number, number, number];
@@ -137,12 +145,7 @@ export class Limiter {
 
   /** Gives a key its whole quota back: `RL.RESET`. A fixed rule is needed to find its counters and holds. Resolves with the number of keys removed. */
   async reset(key: Word, rule?: Rule, options: CallOptions = {}): Promise<number> {
-    const behind: string[] = [];
-    if (rule !== undefined) checked(rule);
-    if (rule?.kind === "calendar") behind.push(`@${periodEnd(rule, Date.now())}`);
-    if (rule?.kind === "fixed") behind.push(...rule.windows.map(({ windowMs }) => seconds(windowMs)));
-    // A hold that stayed would later give back units of requests that came after the reset.
-    if (behind.length > 0) behind.push("HOLD");
+    const behind = rule === undefined ? [] : countersOf(checked(rule));
     return readInteger(await this.#giveBack("reset", key, behind, options), "a number of keys");
   }
 
@@ -201,7 +204,7 @@ export class Limiter {
    */
   async acquire(key: Word, rule: LeaseRule, options: AcquireOptions = {}): Promise<Result> {
     const { signal, timeout } = options;
-    const known = options.holder ?? leaseOf(rule).holder;
+    const known = options.holder ?? ofKind("a lease", rule, "lease").holder;
     const holder = known ?? randomUUID();
     // Nobody else knows the name that was made here. With one of the caller's own it may have been a renewal.
     const giveBack = () => (known === undefined ? this.releaseLeft(key, rule, holder) : undefined);
@@ -250,7 +253,7 @@ export class Limiter {
     options: HoldOptions = {},
   ): Promise<T | Lease> {
     const { timeout = 0, signal, renew = true, ...given } = typeof work === "function" ? options : (work ?? {});
-    const holder = given.holder ?? leaseOf(rule).holder ?? randomUUID();
+    const holder = given.holder ?? ofKind("a lease", rule, "lease").holder ?? randomUUID();
     const { result, takenAt } = await this.#placed(key, rule, { holder, signal, timeout });
     if (!result.allowed) throw new DeniedError(result);
     const held = new Lease(this, key, rule, holder, { renew, takenAt });
@@ -323,12 +326,7 @@ export class Limiter {
     const { denyCache = false, timeout = this.timeout, peek = false, all = asked.length > 1 } = asking;
     const [{ rule: first }] = asked as readonly [Asked, ...Asked[]];
     const command = all ? "all" : peek ? "peek" : commandOf(first);
-    const kept: { readonly id: string; readonly rule: Rule; readonly cost: number; readonly index: number }[] = [];
-    for (const [index, one] of denyCache && !peek ? asked.entries() : []) {
-      const { key, rule, force, remembers = true } = one;
-      if (!remembers || rule.kind === "lease" || isForced(rule, force)) continue;
-      kept.push({ id: memoryKey(key), rule, cost: unitsOf(one), index });
-    }
+    const kept = denyCache && !peek ? keptOf(asked) : [];
     const doubts: Denial[] = [];
     // What came after this call had begun is what it would have been told, and is believed for all of its wait.
     const remembered = (since = Number.POSITIVE_INFINITY) => {
@@ -373,10 +371,7 @@ export class Limiter {
       const chosen = asking.whenUnavailable ?? this.#whenUnavailable ?? asking.habit ?? "closed";
       const policy = command === "acquire" || (peek && first.kind === "lease") ? "closed" : chosen;
       if (policy === "closed") throw error;
-      const windows =
-        policy === "open" ? asked.map(({ rule }) => unlimited(rule)) : this.#local.decide(asked, asking.peek ?? false);
-      const result = all ? resultOfAll(asked, windows, policy) : resultOf(first, windows[0] as WindowResult[], policy);
-      return this.#decided(command, asked, result, start);
+      return this.#decided(command, asked, this.#local.result(policy, asked, all, peek), start);
     } finally {
       if (doubted && !before) doubted.asking = undefined;
     }
@@ -385,29 +380,15 @@ export class Limiter {
   /** Asks the server, and reads what it says. */
   async #send(command: Command, asked: readonly Asked[], asking: Asking, timeout: number): Promise<Result> {
     const { hold, lost, within } = asking;
-    const [{ rule, force, holder }] = asked as readonly [Asked, ...Asked[]];
-    const [all, peek] = [command === "all", command === "peek"];
-    const forced = isForced(rule, force);
     const keys = asked.map(({ key }) => key);
-    const send = (at: number | undefined, ms: number) => {
-      const behind: Word[] = [];
-      for (const { rule, cost, force, holder, reserve } of asked) {
-        const held = reserve === undefined ? undefined : hold;
-        const overrides = { cost: reserve ?? cost, force, holder, hold: held, at, within };
-        if (peek || all) behind.push(keyword(rule));
-        behind.push(...words(rule, overrides, peek || (all && !held) ? 0 : 1));
-      }
-      behind.push(!all && repliesEach(rule, forced) ? "EACH" : "FULL");
-      return this.#call(command, keys, behind, ms, hold !== undefined);
-    };
+    const send = (at: number | undefined, ms: number) =>
+      this.#call(command, keys, wordsOf(command, asked, asking, at), ms, hold !== undefined);
     const rules = asked.map(({ rule }) => rule);
     const reply = await inPeriod(rules, send, timeout, hold).catch((error) => {
       if (error instanceof LostReplyError) lost?.();
       throw error;
     });
-    if (all) return readAll(asked, reply);
-    const windows = readWindows(rule, forced, reply, within !== undefined);
-    return resultOf(rule, windows, "server", rule.kind === "lease" ? { holder: holder ?? rule.holder } : {});
+    return readResult(command, asked, reply, within !== undefined);
   }
 
   /** Gives a counter another value and life: what rate-limiter-flexible calls `set` and `block`. @internal */
@@ -565,7 +546,7 @@ export class Limiter {
     });
     if (parts.length === 0) throw new TypeError("nothing is reserved: no rule has reserve");
     const settle = ({ key, rule, units }: Part, actual: number) => {
-      const behind = [keyword(rule), ...words(rule, { cost: units, hold, at: hold.at }), "ACTUAL", String(actual)];
+      const behind = [...named(rule, { cost: units, hold, at: hold.at }), "ACTUAL", String(actual)];
       return this.#giveBack("settle", key, behind, { timeout });
     };
     // What was sent may arrive yet; a holder that is settled by then gets nothing.
@@ -602,33 +583,6 @@ export class Limiter {
 
 /** What a request may say, whatever its rule. */
 type AnyOptions = Pick<Asked, "cost" | "force" | "holder"> & CallOptions;
-
-/**
- * Sends a call in the periods of now, and once more where one of them has ended by the server's clock: then in those of the
- * earliest end. A reservation is renewed and settled in the periods in which it was made.
- */
-function inPeriod(
-  rules: readonly Rule[],
-  send: (at: number | undefined, timeout: number) => Promise<unknown>,
-  timeout: number,
-  hold: Hold | undefined,
-): Promise<unknown> {
-  const calendars = rules.filter((rule) => rule.kind === "calendar");
-  if (calendars.length === 0) return send(undefined, timeout);
-  const left = countdown(timeout);
-  const at = hold?.at ?? Date.now();
-  if (hold) hold.at = at;
-  return send(at, timeout).catch((error) => {
-    if (!isEnded(error) || hold?.renews) throw error;
-    const next = Math.min(...calendars.map((rule) => periodEnd(rule, at)));
-    if (hold) hold.at = next;
-    return send(next, Math.max(1, left()));
-  });
-}
-
-function leaseOf(rule: LeaseRule): LeaseRule {
-  return ofKind("a lease", rule, "lease");
-}
 
 function checkedDemands(list: readonly Demand[]): void {
   if (!Array.isArray(list as unknown)) throw new TypeError(`all takes an array of { key, rule }, not ${String(list)}`);

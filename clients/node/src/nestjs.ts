@@ -3,12 +3,12 @@
 import { type ExecutionContext, ForbiddenException, ServiceUnavailableException } from "@nestjs/common";
 import { ThrottlerGuard, type ThrottlerRequest, type ThrottlerStorage } from "@nestjs/throttler";
 import { ADAPTER_OPTIONS, type AdapterOptions, asking, identified, ruleOf } from "./adapter.js";
-import type { Asked } from "./asking.js";
 import { known, LONGEST_MS, seconds } from "./checks.js";
 import { NoIdentityError, UnavailableError } from "./errors.js";
 import { adapterKey, shortened } from "./identity.js";
 import type { Limiter } from "./limiter.js";
-import type { WindowResult } from "./reply.js";
+import type { WindowResult } from "./result.js";
+import type { Asked } from "./words.js";
 
 /** What a guard is told: times are whole seconds, rounded up. */
 export type ThrottlerRecord = Awaited<ReturnType<ThrottlerStorage["increment"]>>;
@@ -22,12 +22,6 @@ export interface Throttling {
   readonly name: string;
   /** Whom it counts, where that is known: the hash tag of the keys. */
   readonly tracker?: string;
-}
-
-interface Throttler {
-  readonly quota: Asked;
-  /** None where a denial starts no block. */
-  readonly block?: Asked;
 }
 
 /**
@@ -77,10 +71,10 @@ export class NestThrottlerStorage implements ThrottlerStorage {
     }
   }
 
-  /** What a throttler asks: nothing of a request without identity, or without a limit. */
-  #asked({ key, ttl, limit, blockDuration, name, tracker = key }: Throttling): Throttler | undefined {
+  /** What a throttler asks: nothing of a request without identity, or without a limit, and of a block where a denial starts one. */
+  #asked({ key, ttl, limit, blockDuration, name, tracker = key }: Throttling): { quota?: Asked; block?: Asked } {
     const isKnown = identified(key && tracker, this.#options.withoutIdentity);
-    if (!isKnown || limit > Number.MAX_SAFE_INTEGER) return undefined;
+    if (!isKnown || limit > Number.MAX_SAFE_INTEGER) return {};
     const policy = `${name}-${seconds(whole(ttl))}s${tracker === key ? "" : ` ${shortened(key)}`}`;
     const quotaKey = adapterKey(this.#options.prefix, policy, tracker);
     const quota = { key: quotaKey, rule: ruleOf("sliding", Math.max(0, Math.floor(limit)), whole(ttl)) };
@@ -92,7 +86,7 @@ export class NestThrottlerStorage implements ThrottlerStorage {
 
   async #decide(throttlings: readonly Throttling[]): Promise<ThrottlerRecord[]> {
     const throttlers = throttlings.map((each) => this.#asked(each));
-    const demands = throttlers.flatMap((each) => (each ? [each.block ?? [], each.quota].flat() : []));
+    const demands = throttlers.flatMap(({ block, quota }) => [block ?? [], quota ?? []].flat());
     if (demands.length === 0) return throttlings.map(({ ttl }) => passed(0, ttl));
     const result = await this.#limiter.ask(demands, this.#asking);
     const told = (demand: Asked): WindowResult | undefined => {
@@ -102,7 +96,7 @@ export class NestThrottlerStorage implements ThrottlerStorage {
     };
     return Promise.all(
       throttlings.map(async ({ ttl, limit }, i) => {
-        const { quota, block }: Partial<Throttler> = throttlers[i] ?? {};
+        const { quota, block } = throttlers[i] ?? {};
         const blocked = block && told(block);
         if (blocked?.allowed === false) return denied(limit, ttl, blocked.retryAfterMs);
         const counted = quota && told(quota);

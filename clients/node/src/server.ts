@@ -1,11 +1,6 @@
 /**
  * How a server is asked: in which form it takes the commands, until when a reply is waited for, and when it is not asked
  * at all. In a cluster all of that is kept for each node. Limiters over one client share it.
- *
- * The commands are the module's own, functions, or a script. Before its first call a node is asked which of them it takes,
- * and gets the library or the script; all calls of that moment wait for the one answer, each until its own deadline. The
- * same is done when a reply says that the form is gone, as after a failover. A node without the module is asked for it
- * again after a reconnection and once a minute, beside the calls.
  */
 
 import { setTimeout as sleep } from "node:timers/promises";
@@ -181,7 +176,8 @@ class Attempt implements Route {
   /**
    * Gives the call up when this process has waited for its reply for as long as it may. What the process was busy with does not
    * count, as with a thousand requests at once, but for a second at most. Then it looks for replies for some turns of the
-   * event loop: of each that was busy, and in which a connection was made or the node asked for its form, one may find one.
+   * event loop, since timers come first: of each that was busy, and in which a connection was made or the node asked for its
+   * form, one may find one.
    */
   #expire(): void {
     const now = performance.now();
@@ -252,9 +248,6 @@ export class Server {
   /**
    * Resolves with the reply, after `timeout` milliseconds at the latest. Rejects with the server's own error if that is
    * permanent, else with an {@link UnavailableError}.
-   *
-   * Replies that have arrived by the deadline are read before a call is given up: a process that was busy finds its timer
-   * and the reply at the same time, and timers come first.
    */
   call(call: Call, timeout: number): Promise<unknown> {
     const name = this.nodeOf(call.keys[0]);
@@ -292,7 +285,12 @@ export class Server {
       const { mode } = node;
       try {
         const reply = await this.#transmit(this.#inForm(mode, call), attempt);
-        if (performance.now() >= node.probeAt) this.#probe(node, attempt.key);
+        if (performance.now() >= node.probeAt) {
+          node.probeAt = performance.now() + PROBE_AGAIN;
+          // Whether it has got the module meanwhile. No call waits for that, and no error of it is seen: what is in use goes on.
+          const find = (send: Send) => this.#find(node, attempt.key, send);
+          if (mode !== "module") this.#beside(node, attempt.key, find).catch(() => {});
+        }
         return reply;
       } catch (error) {
         // Replicas do not get the script from their primary.
@@ -332,8 +330,8 @@ export class Server {
   }
 
   /**
-   * Finds out in which form a node takes the commands. A crowd of calls asks once, for a second at least: the deadline of
-   * one is not that of the others.
+   * Finds out in which form a node takes the commands, before its first call and when a reply says that the form is gone, as after
+   * a failover. A crowd of calls asks once, for a second at least: the deadline of one is not that of the others.
    */
   #found({ node, key, deadline }: Attempt): Promise<void> {
     if (!node.finding) {
@@ -386,15 +384,6 @@ export class Server {
       if (meaning(error.message) !== "unavailable") return error;
       throw new UnavailableError(`The server cannot decide now: ${error.message}`, { cause: error });
     }
-  }
-
-  /**
-   * Asks the node whether it has got the module meanwhile, and for an older library. No call waits for that, and no error
-   * of it is seen: what is in use goes on.
-   */
-  #probe(node: Node, key: Word): void {
-    node.probeAt = performance.now() + PROBE_AGAIN;
-    if (node.mode !== "module") this.#beside(node, key, (send) => this.#find(node, key, send)).catch(() => {});
   }
 
   /** Sends commands to the node of a key, beside the calls. */

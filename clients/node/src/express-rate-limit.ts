@@ -1,16 +1,7 @@
 /** A store for express-rate-limit, version 7 or 8, and for hono-rate-limiter: both ask it in the same way. */
 
 import { AsyncLocalStorage } from "node:async_hooks";
-import {
-  type Algorithm,
-  asking,
-  dynamicPolicy,
-  identified,
-  isRefused,
-  ruleOf,
-  type StoreOptions,
-  storeOptions,
-} from "./adapter.js";
+import { type Algorithm, asking, dynamicPolicy, identified, isRefused, ruleOf, type StoreOptions } from "./adapter.js";
 import { ADAPTER } from "./defaults.js";
 import { adapterKey } from "./identity.js";
 import type { Limiter } from "./limiter.js";
@@ -87,8 +78,8 @@ class HitStore {
 
   constructor(limiter: Limiter, options: HitStoreOptions = {}) {
     this.#limiter = limiter;
-    this.#options = storeOptions(options, "limit");
-    this.#asking = asking(limiter, options);
+    this.#options = options;
+    this.#asking = asking(limiter, options, "the store", ["algorithm", "name", "limit"]);
   }
 
   /** What stands before the keys, the policy included. */

@@ -5,8 +5,7 @@
 
 import { randomUUID } from "node:crypto";
 import type { ServerResponse } from "node:http";
-import { ADAPTER_OPTIONS, type AdapterOptions, asking, identified } from "./adapter.js";
-import { known } from "./checks.js";
+import { type AdapterOptions, asking, identified } from "./adapter.js";
 import { ADAPTER, STATUS } from "./defaults.js";
 import { AnsweredError, NoIdentityError } from "./errors.js";
 import { adapterKey, clientAddress, type RequestLike, shortened } from "./identity.js";
@@ -70,9 +69,9 @@ export function guard<Q extends object, D>(
   incoming: (request: Q) => Incoming | undefined,
   ...more: string[]
 ): (request: Q, route: string | undefined, response?: Outgoing) => Promise<Admission<D>> {
-  known("rateLimit()", options, [...ADAPTER_OPTIONS, "key", "cost", "onDenied", ...more]);
   const { cost, prefix, withoutIdentity, onDenied } = options;
-  const how = { ...asking(limiter, options), habit: ADAPTER.whenUnavailable };
+  const asked = asking(limiter, options, "rateLimit()", ["key", "cost", "onDenied", ...more]);
+  const how = { ...asked, habit: ADAPTER.whenUnavailable };
   const identify = clientAddress();
   const addressOf = (request: Q) => {
     const from = incoming(request);
@@ -84,7 +83,7 @@ export function guard<Q extends object, D>(
   if (list.length === 0) throw new TypeError("rateLimit() needs a rule");
   for (const { rule } of list) if (typeof rule !== "function") ofRequests(rule);
 
-  const asked = async (request: Q, route: string | undefined) => {
+  const demandsOf = async (request: Q, route: string | undefined) => {
     const demands: Asked[] = [];
     for (const limit of list) {
       const rule = typeof limit.rule === "function" ? await limit.rule(request) : limit.rule;
@@ -107,9 +106,12 @@ export function guard<Q extends object, D>(
 
   const decide = async (request: Q, route: string | undefined): Promise<Admission<D>> => {
     try {
-      const demands = await asked(request, route);
+      const demands = await demandsOf(request, route);
       if (demands.length === 0) return { headers: {} };
-      const leases = demands.filter(({ rule }) => rule.kind === "lease") as Leased[];
+      const leases = demands.filter(({ rule }) => rule.kind === "lease") as (Asked & {
+        rule: LeaseRule;
+        holder: string;
+      })[];
       const lost = () => {
         for (const { key, rule, holder } of leases) void limiter.releaseLeft(key, rule, holder);
       };
@@ -146,9 +148,6 @@ export function guard<Q extends object, D>(
     return admission;
   };
 }
-
-/** What is asked of a lease of a request. */
-type Leased = Asked & { readonly rule: LeaseRule; readonly holder: string };
 
 /** The names of the policies that the response to a request tells of: those of several middlewares differ. */
 const told = new WeakMap<object, ReadonlySet<string>>();

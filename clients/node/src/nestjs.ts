@@ -2,8 +2,8 @@
 
 import { type ExecutionContext, ForbiddenException, ServiceUnavailableException } from "@nestjs/common";
 import { ThrottlerGuard, type ThrottlerRequest, type ThrottlerStorage } from "@nestjs/throttler";
-import { ADAPTER_OPTIONS, type AdapterOptions, asking, identified, ruleOf } from "./adapter.js";
-import { known, LONGEST_MS, seconds } from "./checks.js";
+import { type AdapterOptions, asking, identified, ruleOf } from "./adapter.js";
+import { LONGEST_MS, seconds } from "./checks.js";
 import { NoIdentityError, UnavailableError } from "./errors.js";
 import { adapterKey, shortened } from "./identity.js";
 import type { Limiter } from "./limiter.js";
@@ -42,10 +42,9 @@ export class NestThrottlerStorage implements ThrottlerStorage {
   readonly #asking: ReturnType<typeof asking>;
 
   constructor(limiter: Limiter, options: AdapterOptions = {}) {
-    known("the storage", options, ADAPTER_OPTIONS);
     this.#limiter = limiter;
     this.#options = options;
-    this.#asking = asking(limiter, options);
+    this.#asking = asking(limiter, options, "the storage", []);
   }
 
   async increment(

@@ -108,9 +108,5 @@ function latch(): { readonly opened: Promise<void>; readonly open: () => void } 
 async function comes(something: Promise<void>, ms: number, signal: AbortSignal | undefined): Promise<boolean> {
   const over = new AbortController();
   const either = () => Promise.race([something.then(() => true), pauseFor(ms, over.signal).then(() => false)]);
-  try {
-    return await unlessLeft(signal, either);
-  } finally {
-    over.abort();
-  }
+  return unlessLeft(signal, either).finally(() => over.abort());
 }

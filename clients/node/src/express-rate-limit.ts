@@ -130,8 +130,7 @@ class HitStore {
       const { windowMs = 1000 } = this.#ready ?? {};
       return { totalHits: Number.MAX_SAFE_INTEGER, resetTime: new Date(Date.now() + windowMs) };
     } finally {
-      if (this.#ready && ticket.countedAt === undefined)
-        this.#uncountedUntil = performance.now() + this.#ready.windowMs;
+      if (ticket.countedAt === undefined) this.#uncountedUntil = performance.now() + (this.#ready?.windowMs ?? 0);
     }
   }
 
@@ -143,8 +142,8 @@ class HitStore {
     const at = known ? { atMs: known.countedAt as number } : {};
     if (known) known.countedAt = undefined;
     try {
-      const { timeout } = this.#asking;
-      if (identified(key, "allow")) await this.#limiter.refund(...(await this.#counter(key)), { ...at, timeout });
+      if (identified(key, "allow"))
+        await this.#limiter.refund(...(await this.#counter(key)), { ...this.#asking, ...at });
     } catch (error) {
       this.#limiter.warn(`a request could not be taken back: ${(error as Error).message}`);
     }
@@ -158,8 +157,7 @@ class HitStore {
   }
 
   async resetKey(key: string): Promise<void> {
-    const { timeout } = this.#asking;
-    await this.#limiter.reset(...(await this.#counter(key)), { timeout });
+    await this.#limiter.reset(...(await this.#counter(key)), this.#asking);
   }
 
   #settings(): Ready {

@@ -13,12 +13,10 @@ import { LocalLimits } from "./local.js";
 import type {
   AcquireOptions,
   CallOptions,
-  Decision,
   Demand,
   HitOptions,
   HoldOptions,
   LimiterOptions,
-  Logger,
   PeekOptions,
   RefundOptions,
   ReservedDemand,
@@ -26,26 +24,14 @@ import type {
   Statistics,
   TurnOptions,
   WaitOptions,
-  WhenUnavailable,
 } from "./options.js";
 import { Outage } from "./outage.js";
-import { type Part, Reservation, type Work } from "./reservation.js";
+import { type Part, Reservation, reserving, type Work } from "./reservation.js";
 import { DeniedError, type Refund, type Result, readInteger, readIntegers, readResult, resultOf } from "./result.js";
 import type { LeaseRule, QuotaRule, Rule, TurnRule, UnitRule } from "./rules.js";
 import { type Command, EARLY_MS, type Mode, type Server, serverOf } from "./server.js";
 import { countdown, type Place, pauseFor, Queue, unlessLeft } from "./waiting.js";
-import {
-  type Asked,
-  type Asking,
-  checked,
-  commandOf,
-  countersOf,
-  inPeriod,
-  named,
-  ofKind,
-  reserving,
-  wordsOf,
-} from "./words.js";
+import { type Asked, type Asking, checked, commandOf, countersOf, inPeriod, named, ofKind, wordsOf } from "./words.js";
 
 /**
  * Limits over one client of node-redis or ioredis, a cluster client too.
@@ -60,11 +46,8 @@ export class Limiter {
   readonly name: string;
   /** For how many milliseconds a call waits for its reply. */
   readonly timeout: number;
-  readonly #prefix: string;
+  readonly #options: LimiterOptions & Required<Pick<LimiterOptions, "prefix" | "logger">>;
   readonly #server: Server;
-  readonly #logger: Logger;
-  readonly #onDecision: ((decision: Decision) => unknown) | undefined;
-  readonly #whenUnavailable: WhenUnavailable | undefined;
   readonly #denials = new DenialCache();
   readonly #local: LocalLimits;
   readonly #outage: Outage;
@@ -75,18 +58,17 @@ export class Limiter {
   constructor(client: RedisClient, options: LimiterOptions = {}) {
     known("new Limiter()", options, OPTIONS);
     const { prefix = LIMITER.prefix, mode = LIMITER.mode, timeout = LIMITER.timeout, processes = 1 } = options;
+    const { logger = console, name = prefix === "" ? "redis-rl" : prefix } = options;
     if (typeof prefix !== "string") throw new TypeError(`prefix must be a string, not ${String(prefix)}`);
     this.timeout = duration("timeout", timeout);
-    this.#whenUnavailable = oneOf("whenUnavailable", options.whenUnavailable, POLICIES);
+    oneOf("whenUnavailable", options.whenUnavailable, POLICIES);
     this.#local = new LocalLimits(integer("processes", processes, 1));
     this.connection = connect(client);
     this.#server = serverOf(this.connection, mode);
     this.#server.open();
-    this.#prefix = prefix;
-    this.name = options.name ?? (prefix === "" ? "redis-rl" : prefix);
-    this.#logger = options.logger ?? console;
-    if (typeof this.#logger.warn !== "function") throw new TypeError("the logger needs a function warn(line)");
-    this.#onDecision = options.onDecision;
+    this.name = name;
+    if (typeof logger.warn !== "function") throw new TypeError("the logger needs a function warn(line)");
+    this.#options = { ...options, prefix, logger };
     this.#outage = new Outage(this.#server, (line) => this.warn(line));
   }
 
@@ -312,7 +294,7 @@ export class Limiter {
   /** The whole key that a name stands for: with the prefixes of client and limiter. */
   keyOf(name: Word): Word {
     checkedWord("a key", name);
-    const prefix = this.connection.keyPrefix + this.#prefix;
+    const prefix = this.connection.keyPrefix + this.#options.prefix;
     if (prefix === "") return name;
     return typeof name === "string" ? prefix + name : Buffer.concat([Buffer.from(prefix), name]);
   }
@@ -368,7 +350,7 @@ export class Limiter {
       // Of a crowd that is larger than the process can serve in time, others may have been denied meanwhile.
       const known = remembered(start);
       if (known) return known;
-      const chosen = asking.whenUnavailable ?? this.#whenUnavailable ?? asking.habit ?? "closed";
+      const chosen = asking.whenUnavailable ?? this.#options.whenUnavailable ?? asking.habit ?? "closed";
       const policy = command === "acquire" || (peek && first.kind === "lease") ? "closed" : chosen;
       if (policy === "closed") throw error;
       return this.#decided(command, asked, this.#local.result(policy, asked, all, peek), start);
@@ -397,7 +379,7 @@ export class Limiter {
   }
 
   warn(line: string): void {
-    this.#logger.warn(`redis-rl (${this.name}): ${line}`);
+    this.#options.logger.warn(`redis-rl (${this.name}): ${line}`);
   }
 
   /** Gives something back at a key, and forgets the denial there. */
@@ -521,13 +503,14 @@ export class Limiter {
   #decided(command: Command, asked: readonly Asked[], result: Result, start: number): Result {
     const { allowed, source } = result;
     if (command !== "peek") this.#statistics[allowed ? "allowed" : "denied"]++;
+    const { onDecision } = this.#options;
     const [{ key, rule }] = asked as readonly [Asked, ...Asked[]];
     const tell = async () => {
       const keys = asked.map(({ key }) => key);
       const durationMs = performance.now() - start;
-      await this.#onDecision?.({ limiter: this.name, command, key, keys, rule, allowed, source, durationMs });
+      await onDecision?.({ limiter: this.name, command, key, keys, rule, allowed, source, durationMs });
     };
-    if (this.#onDecision) tell().catch((error) => this.warn(`onDecision failed: ${String(error)}`));
+    if (onDecision) tell().catch((error) => this.warn(`onDecision failed: ${String(error)}`));
     return result;
   }
 

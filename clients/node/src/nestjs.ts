@@ -109,8 +109,7 @@ export class NestThrottlerStorage implements ThrottlerStorage {
   async #blocked(quota: Asked, block: Asked, { retryAfterMs }: WindowResult) {
     try {
       const started = await this.#limiter.ask([{ key: block.key, rule: block.rule }], this.#asking);
-      const { timeout } = this.#asking;
-      if (started.allowed && started.source === "server") await this.#limiter.reset(quota.key, undefined, { timeout });
+      if (started.allowed && started.source === "server") await this.#limiter.reset(quota.key, undefined, this.#asking);
       return started.allowed ? started.windowMs : started.retryAfterMs;
     } catch (error) {
       // The request is still denied.

@@ -1,13 +1,26 @@
 /** A budget whose cost is known when the work is over: units are held meanwhile, and settled once. */
 
-import { integer } from "./checks.js";
+import { randomBytes } from "node:crypto";
+import { integer, readDuration } from "./checks.js";
 import { RESERVATION } from "./defaults.js";
 import { isEnded, isSettled, LostReplyError, UnavailableError } from "./errors.js";
 import type { Word } from "./keys.js";
 import { Lease } from "./lease.js";
+import type { ReserveOptions } from "./options.js";
 import { type Result, UnreadableReplyError } from "./result.js";
 import type { UnitRule } from "./rules.js";
 import type { Hold } from "./words.js";
+
+/** The options of a reservation, with a holder that no other one has. */
+export function reserving({ lease = RESERVATION.lease / 1000, ...options }: ReserveOptions = {}) {
+  const holder = randomBytes(16).toString("hex");
+  try {
+    const hold: Hold = { holder, leaseMs: readDuration(lease) };
+    return { ...options, hold };
+  } catch {
+    throw new RangeError(`the lease of a reservation is from 0.001 to 2147483647 seconds, not ${String(lease)}`);
+  }
+}
 
 export interface Part {
   readonly key: Word;

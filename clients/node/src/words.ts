@@ -1,12 +1,10 @@
 /** How a limiter is asked within this package, and what rules are to the commands, the keys and the memory. */
 
-import { randomBytes } from "node:crypto";
 import { periodEnd } from "./calendar.js";
-import { holding, integer, readDuration, seconds, show } from "./checks.js";
-import { RESERVATION } from "./defaults.js";
+import { holding, integer, seconds, show } from "./checks.js";
 import { isEnded } from "./errors.js";
 import type { Word } from "./keys.js";
-import type { ReserveOptions, WhenUnavailable } from "./options.js";
+import type { WhenUnavailable } from "./options.js";
 import type { Rule, Window } from "./rules.js";
 import type { Command, RuleCommand } from "./server.js";
 import { countdown } from "./waiting.js";
@@ -19,17 +17,6 @@ export interface Hold {
   at?: number;
   /** Whether it has been taken: then it stays in its periods. */
   renews?: boolean;
-}
-
-/** The options of a reservation, with a holder that no other one has. */
-export function reserving({ lease = RESERVATION.lease / 1000, ...options }: ReserveOptions = {}) {
-  const holder = randomBytes(16).toString("hex");
-  try {
-    const hold: Hold = { holder, leaseMs: readDuration(lease) };
-    return { ...options, hold };
-  } catch {
-    throw new RangeError(`the lease of a reservation is from 0.001 to 2147483647 seconds, not ${String(lease)}`);
-  }
 }
 
 /** A key and rule of a decision, as they are asked. */

@@ -481,7 +481,7 @@ test("defaults: each row is what the package uses", async () => {
   } = internal("defaults");
   const { guard } = internal("guard");
   const { asking, identified } = internal("adapter");
-  const { reserving } = internal("words");
+  const { reserving } = internal("reservation");
   const full = { ...ALLOWED, allowed: 0, used: 9, remaining: 0, "retry-after-ms": 1000, "wait-ms": 0 };
   const rule = sliding("9/minute");
 

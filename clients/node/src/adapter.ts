@@ -1,8 +1,7 @@
 /** What the adapters have in common: their options, their keys, and how they ask. */
 
-import { POLICIES } from "./asking.js";
 import { duration, known, oneOf, seconds } from "./checks.js";
-import { ADAPTER } from "./defaults.js";
+import { ADAPTER, POLICIES } from "./defaults.js";
 import { NoIdentityError, UnavailableError } from "./errors.js";
 import { Limiter } from "./limiter.js";
 import type { WhenUnavailable } from "./options.js";
@@ -33,25 +32,21 @@ export interface StoreOptions extends AdapterOptions {
   readonly name?: string;
 }
 
-export const ADAPTER_OPTIONS = ["prefix", "timeout", "whenUnavailable", "denyCache", "withoutIdentity"];
+const ADAPTER_OPTIONS = ["prefix", "timeout", "whenUnavailable", "denyCache", "withoutIdentity"];
 
-/** How an adapter asks a limiter. Throws where its options cannot be kept. */
-export function asking(limiter: Limiter, { timeout, denyCache = true, ...given }: AdapterOptions) {
+/** How an adapter asks a limiter. Throws where its options cannot be kept, or one of them is not among `names`. */
+export function asking(limiter: Limiter, options: StoreOptions, what = "the store", names = Object.keys(options)) {
+  known(what, options, [...ADAPTER_OPTIONS, ...names]);
+  const { timeout, denyCache = true, ...given } = options;
   if (!(limiter instanceof Limiter)) throw new TypeError("the store needs a Limiter: new Limiter(client)");
   if (typeof denyCache !== "boolean") throw new TypeError(`denyCache is true or false, and not ${String(denyCache)}`);
   oneOf("withoutIdentity", given.withoutIdentity, ["refuse", "allow"]);
+  oneOf("algorithm", given.algorithm, ["sliding", "fixed"]);
   return {
     timeout: timeout === undefined ? Math.min(limiter.timeout, ADAPTER.timeout) : duration("timeout", timeout),
     denyCache,
     whenUnavailable: oneOf("whenUnavailable", given.whenUnavailable, POLICIES),
   };
-}
-
-/** The options of a store, of which none is misspelt. */
-export function storeOptions<O extends StoreOptions>(options: O, ...more: string[]): O {
-  known("the store", options, [...ADAPTER_OPTIONS, "algorithm", "name", ...more]);
-  oneOf("algorithm", options.algorithm, ["sliding", "fixed"]);
-  return options;
 }
 
 /**

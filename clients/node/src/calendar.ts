@@ -66,17 +66,11 @@ function begins({ period, starts }: Calendar, local: Date, n: number): number {
   }
 }
 
-/** The first moment of a day in a zone: midnight, the first of two, or the end of the gap in which midnight lies. */
+/** The first moment of a day in a zone: midnight, the first of two, or the end of the gap that begins with it. */
 function firstMoment(zone: string, day: number): number {
   const [before, after] = [offset(zone, day - DAY_MS), offset(zone, day + DAY_MS)];
-  for (const each of [before, after]) if (offset(zone, day - each) === each) return day - each;
-  let [early, late] = [day - after, day - before];
-  while (late - early > 1) {
-    const middle = Math.floor((early + late) / 2);
-    if (offset(zone, middle) === before) early = middle;
-    else late = middle;
-  }
-  return late;
+  const isAfter = offset(zone, day - before) !== before && offset(zone, day - after) === after;
+  return day - (isAfter ? after : before);
 }
 
 /** By how many milliseconds the clocks of a zone are ahead of UTC. */

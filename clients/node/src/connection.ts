@@ -155,49 +155,41 @@ abstract class Derived<C extends object> implements Connection {
   }
 
   #opened(): Promise<C> {
-    this.#next ??= this.#attempt();
+    if (!this.#next) {
+      const own = this.derive();
+      this.#next = { own, opened: this.#attempt(own) };
+    }
     return this.#next.opened;
   }
 
-  #attempt(): { own: C; opened: Promise<C> } {
-    const own = this.derive();
-    const isGivenUp = () => this.#next?.own !== own;
-    const opened = this.connect(own).then(
-      () => {
-        this.reconnected();
-        if (isGivenUp()) return this.#instead();
-        const old = this.#current;
-        this.#current = own;
-        this.#next = undefined;
-        // In a cluster it may have calls under way to other nodes.
-        if (old !== undefined) setTimeout(() => this.end(old), LAST_REPLIES_MS).unref();
-        return own;
-      },
-      (error) => {
-        this.end(own);
-        if (isGivenUp()) return this.#instead();
-        this.#next = undefined;
-        throw error;
-      },
+  async #attempt(own: C): Promise<C> {
+    const failure = await this.connect(own).then(
+      () => this.reconnected(),
+      (error) => ({ error }),
     );
-    return { own, opened };
-  }
-
-  /** For those that wait for an attempt that was given up: each of several nodes may have another one made. */
-  #instead(): C | Promise<C> {
-    const instead = this.#next?.opened ?? this.#own;
-    if (instead !== undefined) return instead;
-    throw new UnavailableError("The call was not sent: the connection was given up");
+    if (failure) this.end(own);
+    if (this.#next?.own !== own) {
+      // For those that wait for an attempt that was given up: each of several nodes may have another one made.
+      const instead = this.#next?.opened ?? this.#own;
+      if (instead !== undefined) return instead;
+      throw new UnavailableError("The call was not sent: the connection was given up");
+    }
+    this.#next = undefined;
+    if (failure) throw failure.error;
+    const old = this.#current;
+    this.#current = own;
+    // In a cluster it may have calls under way to other nodes.
+    if (old !== undefined) setTimeout(() => this.end(old), LAST_REPLIES_MS).unref();
+    return own;
   }
 
   /** Of a cluster it opens another one, and goes on with this one until it is there. */
   renew(): void {
-    if (!this.cluster || this.state === "foreign") {
-      this.close();
-      return;
+    if (!this.cluster || this.state === "foreign") this.close();
+    else {
+      this.#abandon();
+      this.#opened().catch(() => {});
     }
-    this.#abandon();
-    this.#opened().catch(() => {});
   }
 
   close(): void {
@@ -208,9 +200,8 @@ abstract class Derived<C extends object> implements Connection {
 
   /** An attempt that has not come to an end may never do so. */
   #abandon(): void {
-    const next = this.#next;
+    if (this.#next) this.end(this.#next.own);
     this.#next = undefined;
-    if (next) this.end(next.own);
   }
 }
 
@@ -278,27 +269,17 @@ class NodeRedis extends Derived<NodeRedisClient> {
     return slots?.[slot]?.master?.address;
   }
 
-  protected write(client: NodeRedisClient, args: Args, route: Route): Promise<unknown> {
+  protected write(client: NodeRedisClient, args: Args, { key, readOnly, signal }: Route): Promise<unknown> {
     // The reply is read as the server sends it, whatever types the client maps it to otherwise. Its own time-out is not
     // needed beside the limiter's, and costs more than all the rest here.
     const plain = { typeMapping: {}, timeout: undefined };
     // A command that waits for a connection is taken out of the queue when it is given up.
     const waits = this.#kind !== "client" || client.isReady !== true;
-    const options = waits ? { ...plain, abortSignal: route.signal } : plain;
-    return this.#sent(client, args, route, options).catch((error) => {
+    const options = waits ? { ...plain, abortSignal: signal } : plain;
+    const route = { cluster: [bytes(key), readOnly], sentinel: [readOnly], client: [] }[this.#kind];
+    return client.sendCommand(...route, args, options).catch((error) => {
       throw error instanceof Error && NOT_SENT.has(error.message) ? notSent(this.#failure ?? error) : error;
     });
-  }
-
-  #sent(client: NodeRedisClient, args: Args, { key, readOnly }: Route, options: object): Promise<unknown> {
-    switch (this.#kind) {
-      case "cluster":
-        return client.sendCommand(bytes(key), readOnly, args, options);
-      case "sentinel":
-        return client.sendCommand(readOnly, args, options);
-      case "client":
-        return client.sendCommand(args, options);
-    }
   }
 
   protected derive(): NodeRedisClient {
@@ -469,12 +450,10 @@ class Ioredis extends Derived<IoredisClient> {
   /** The node that has a key, or one of its replicas for what only reads, where the client reads from them. */
   #node(own: IoredisClient, key: Word, readOnly: boolean): IoredisClient | undefined {
     const names = own.slots?.[keySlot(bytes(key))] ?? [];
-    const scaleReads = own.options?.scaleReads;
-    let from = names.slice(0, 1);
-    if (readOnly && scaleReads === "all") from = [...names];
-    if (readOnly && scaleReads === "slave" && names.length > 1) from = names.slice(1);
-    const name = from[Math.floor(Math.random() * from.length)];
-    return nodeOf(own, name);
+    const from = readOnly ? own.options?.scaleReads : "master";
+    const isReplica = from === "slave" && names.length > 1;
+    const among = from === "all" ? names : isReplica ? names.slice(1) : names.slice(0, 1);
+    return nodeOf(own, among[Math.floor(Math.random() * among.length)]);
   }
 }
 

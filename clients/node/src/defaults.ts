@@ -26,3 +26,6 @@ export const WAITING = {
 export const RESERVATION = { lease: 60_000, remembered: 60_000 } as const;
 /** How often a lease or a reservation is renewed in its time. */
 export const RENEWALS = 3;
+export const POLICIES = ["open", "closed", "local"] as const;
+/** Those of the limiter, of which none is misspelt. */
+export const OPTIONS = "prefix mode timeout whenUnavailable processes name logger onDecision".split(" ");

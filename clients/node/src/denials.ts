@@ -1,9 +1,10 @@
 /** Denials that are remembered, so that a flood at one key does not reach the server. */
 
 import { DENY_CACHE } from "./defaults.js";
-import { WindowResult } from "./reply.js";
+import { memoryKey } from "./keys.js";
+import { WindowResult } from "./result.js";
 import type { Rule } from "./rules.js";
-import { describe } from "./words.js";
+import { type Asked, describe, isForced, unitsOf } from "./words.js";
 
 /** About what the entry of one denial takes, and each of its windows, beside the key. */
 const ENTRY_BYTES = 240;
@@ -19,7 +20,10 @@ export interface Denial {
   readonly endsAt: number;
   /** Until when it is believed, counted in the same way: another process may have given something back. */
   readonly until: number;
-  /** The call that finds out whether it still holds. */
+  /**
+   * The call that finds out whether it still holds, once it is believed no longer. One request asks, and others wait for what that
+   * is told: not all of a flood ask at once, however slow this process or the server is.
+   */
   asking: Promise<unknown> | undefined;
 }
 
@@ -28,45 +32,10 @@ export class DenialCache {
   readonly #denials = new Map<string, Denial>();
   #bytes = 0;
 
-  /**
-   * The figures of a denial of the same or a lighter request, as they are now. One that came after a call had begun says
-   * what that call would have been told, for all of its wait.
-   */
-  find(
-    key: string,
-    rule: Rule,
-    cost: number,
-    now: number,
-    since = Number.POSITIVE_INFINITY,
-  ): WindowResult[] | undefined {
-    const denial = this.#covering(key, rule, cost);
-    if (!denial || now >= (denial.receivedAt < since ? denial.until : denial.endsAt)) return undefined;
-    const passed = Math.floor(now - denial.receivedAt);
-    const left = (ms: number | undefined) => ms && Math.max(1, ms - passed);
-    return denial.windows.map(
-      (window) =>
-        new WindowResult({
-          ...window,
-          retryAfterMs: left(window.retryAfterMs),
-          nextAfterMs: left(window.nextAfterMs),
-          resetAfterMs: left(window.resetAfterMs),
-          atMs: window.atMs + passed,
-        }),
-    );
-  }
-
-  /**
-   * A denial that is believed no longer, although its wait is not over. One request asks again, and others wait for what that is
-   * told: not all of a flood ask at once, however slow this process or the server is.
-   */
-  doubted(key: string, rule: Rule, cost: number, now: number): Denial | undefined {
-    const denial = this.#covering(key, rule, cost);
-    return denial && now >= denial.until && now < denial.endsAt ? denial : undefined;
-  }
-
-  #covering(key: string, rule: Rule, cost: number): Denial | undefined {
+  /** The denial of the same or a lighter request, until its wait is over. */
+  find(key: string, rule: Rule, cost: number, now: number): Denial | undefined {
     const denial = this.#denials.get(key);
-    if (!denial || denial.rule !== describe(rule) || cost < denial.cost) return undefined;
+    if (!denial || now >= denial.endsAt || denial.rule !== describe(rule) || cost < denial.cost) return undefined;
     // A request that never fits is not told to wait.
     if (cost > denial.cost && denial.windows.some(({ limit }) => cost > limit)) return undefined;
     return denial;
@@ -100,6 +69,31 @@ export class DenialCache {
     this.#denials.delete(key);
     this.#bytes -= sizeOf(key, denial);
   }
+}
+
+/** The figures of a denial, as they are now. */
+export function figuresNow({ windows, receivedAt }: Denial, now: number): WindowResult[] {
+  const passed = Math.floor(now - receivedAt);
+  const left = (ms: number | undefined) => ms && Math.max(1, ms - passed);
+  return windows.map(
+    (window) =>
+      new WindowResult({
+        ...window,
+        retryAfterMs: left(window.retryAfterMs),
+        nextAfterMs: left(window.nextAfterMs),
+        resetAfterMs: left(window.resetAfterMs),
+        atMs: window.atMs + passed,
+      }),
+  );
+}
+
+/** What of a call may be remembered: `index` is the position of its rule. */
+export function keptOf(asked: readonly Asked[]) {
+  return [...asked.entries()].flatMap(([index, one]) => {
+    const { key, rule, force, remembers = true } = one;
+    if (!remembers || rule.kind === "lease" || isForced(rule, force)) return [];
+    return [{ id: memoryKey(key), rule, cost: unitsOf(one), index }];
+  });
 }
 
 /** Keys are hashed where they are long, so that they take no more than their windows. */

@@ -1,9 +1,10 @@
 /** The errors that are this package's own, and what the error lines of a server mean. */
 
 import { STATUS_CODES } from "node:http";
+import { STATUS } from "./defaults.js";
 
 /** An error that says what an HTTP framework answers where the application says nothing else. */
-abstract class AnsweredError extends Error {
+export abstract class AnsweredError extends Error {
   abstract readonly status: number;
 
   get statusCode(): number {
@@ -22,7 +23,7 @@ abstract class AnsweredError extends Error {
  */
 export class UnavailableError extends AnsweredError {
   override readonly name: string = "UnavailableError";
-  readonly status = 503;
+  readonly status = STATUS.unavailable;
 }
 
 /**
@@ -37,19 +38,16 @@ export class LostReplyError extends UnavailableError {
 export class UnsupportedServerError extends Error {
   override readonly name = "UnsupportedServerError";
 
-  readonly attempts: readonly Error[];
-
-  constructor(attempts: readonly Error[]) {
+  constructor(readonly attempts: readonly Error[]) {
     const said = attempts.map(({ message }) => message).join("; ");
     super(`The server takes the commands in no form that the mode allows: ${said}`);
-    this.attempts = attempts;
   }
 }
 
 /** A request has no identity, such as an address, to be counted by. */
 export class NoIdentityError extends AnsweredError {
   override readonly name = "NoIdentityError";
-  readonly status = 403;
+  readonly status = STATUS.withoutIdentity;
 
   constructor() {
     super("The request has no identity to be counted by");

@@ -1,16 +1,7 @@
 /** A store for express-rate-limit, version 7 or 8, and for hono-rate-limiter: both ask it in the same way. */
 
 import { AsyncLocalStorage } from "node:async_hooks";
-import {
-  type Algorithm,
-  asking,
-  dynamicPolicy,
-  identified,
-  isRefused,
-  ruleOf,
-  type StoreOptions,
-  storeOptions,
-} from "./adapter.js";
+import { type Algorithm, asking, dynamicPolicy, identified, isRefused, ruleOf, type StoreOptions } from "./adapter.js";
 import { ADAPTER } from "./defaults.js";
 import { adapterKey } from "./identity.js";
 import type { Limiter } from "./limiter.js";
@@ -18,7 +9,6 @@ import type { Result } from "./result.js";
 import type { FixedRule, SlidingRule, Window } from "./rules.js";
 import { describe } from "./words.js";
 
-export type { AdapterOptions, StoreOptions } from "./adapter.js";
 export type { HitStore };
 
 /**
@@ -83,14 +73,13 @@ class HitStore {
   /** Until when a request whose ticket is lost may have been one that was not counted. */
   #uncountedUntil = 0;
   #ready: Ready | undefined;
-  #failure: unknown = new Error("the middleware has not called init yet");
   /** Whether the middleware lets requests through after an error of the store. */
   #passes = false;
 
   constructor(limiter: Limiter, options: HitStoreOptions = {}) {
     this.#limiter = limiter;
-    this.#options = storeOptions(options, "limit");
-    this.#asking = asking(limiter, options);
+    this.#options = options;
+    this.#asking = asking(limiter, options, "the store", ["algorithm", "name", "limit"]);
   }
 
   /** What stands before the keys, the policy included. */
@@ -98,19 +87,8 @@ class HitStore {
     return `${this.#options.prefix ?? ADAPTER.prefix}${this.#ready?.policy ?? ""}`;
   }
 
-  init(settings: HitStoreSettings): void {
+  init({ windowMs, limit, identifier, ...settings }: HitStoreSettings): void {
     this.#passes = settings.passOnStoreError ?? false;
-    try {
-      this.#ready = this.#made(settings);
-    } catch (error) {
-      // express-rate-limit logs it, and goes on to ask the store.
-      this.#failure = error;
-      throw error;
-    }
-    if (settings.skipFailedRequests || settings.skipSuccessfulRequests) this.#tickets ??= new AsyncLocalStorage();
-  }
-
-  #made({ windowMs, limit, identifier }: HitStoreSettings): Ready {
     const { limit: limitOf, name } = this.#options;
     const isKnown = typeof limit === "number";
     // The middleware calls its function after the store has counted. A counter takes denials in one small number, a
@@ -120,7 +98,8 @@ class HitStore {
     const rule = typeof counted === "number" ? ruleOf(algorithm, counted, windowMs) : undefined;
     const unnamed = rule && isKnown ? describe(rule) : dynamicPolicy(algorithm, windowMs);
     const policy = name ?? (typeof identifier === "string" ? identifier : unnamed);
-    return { windowMs, algorithm, limit: counted, policy };
+    this.#ready = { windowMs, algorithm, limit: counted, policy };
+    if (settings.skipFailedRequests || settings.skipSuccessfulRequests) this.#tickets ??= new AsyncLocalStorage();
   }
 
   /** Where a key is counted, and by which rule. */
@@ -135,30 +114,24 @@ class HitStore {
     // Before the first await: what the middleware does afterwards is done with this ticket.
     this.#tickets?.enterWith(ticket);
     try {
-      return await this.#count(ticket);
+      const { windowMs, algorithm } = this.#settings();
+      if (!identified(key, this.#options.withoutIdentity)) {
+        return { totalHits: 1, resetTime: new Date(Date.now() + windowMs) };
+      }
+      const [counter, rule] = await this.#counter(key);
+      const result = await this.#limiter.ask([{ key: counter, rule }], this.#asking);
+      // A sliding rule does not count what it denies.
+      if (result.source === "server" && (result.allowed || algorithm === "fixed")) ticket.countedAt = result.atMs;
+      // A denial is a total above the limit, whether it was counted or not; that of this process alone may be lower.
+      const [{ limit }] = rule.windows as readonly [Window];
+      return hits(result, result.allowed ? result.used : Math.max(result.used, limit + 1));
     } catch (error) {
       if (!isRefused(this.#limiter, this.#passes, error)) throw error;
       const { windowMs = 1000 } = this.#ready ?? {};
       return { totalHits: Number.MAX_SAFE_INTEGER, resetTime: new Date(Date.now() + windowMs) };
     } finally {
-      if (this.#ready && ticket.countedAt === undefined)
-        this.#uncountedUntil = performance.now() + this.#ready.windowMs;
+      if (ticket.countedAt === undefined) this.#uncountedUntil = performance.now() + (this.#ready?.windowMs ?? 0);
     }
-  }
-
-  async #count(ticket: Ticket): Promise<Hits> {
-    const { windowMs, algorithm } = this.#settings();
-    const { key } = ticket;
-    if (!identified(key, this.#options.withoutIdentity)) {
-      return { totalHits: 1, resetTime: new Date(Date.now() + windowMs) };
-    }
-    const [counter, rule] = await this.#counter(key);
-    const result = await this.#limiter.ask([{ key: counter, rule }], this.#asking);
-    // A sliding rule does not count what it denies.
-    if (result.source === "server" && (result.allowed || algorithm === "fixed")) ticket.countedAt = result.atMs;
-    // A denial is a total above the limit, whether it was counted or not; that of this process alone may be lower.
-    const [{ limit }] = rule.windows as readonly [Window];
-    return hits(result, result.allowed ? result.used : Math.max(result.used, limit + 1));
   }
 
   /** Takes a request back, if the server has counted it. Never rejects: the middleware does not await it. */
@@ -169,8 +142,8 @@ class HitStore {
     const at = known ? { atMs: known.countedAt as number } : {};
     if (known) known.countedAt = undefined;
     try {
-      const { timeout } = this.#asking;
-      if (identified(key, "allow")) await this.#limiter.refund(...(await this.#counter(key)), { ...at, timeout });
+      if (identified(key, "allow"))
+        await this.#limiter.refund(...(await this.#counter(key)), { ...this.#asking, ...at });
     } catch (error) {
       this.#limiter.warn(`a request could not be taken back: ${(error as Error).message}`);
     }
@@ -184,12 +157,12 @@ class HitStore {
   }
 
   async resetKey(key: string): Promise<void> {
-    const { timeout } = this.#asking;
-    await this.#limiter.reset(...(await this.#counter(key)), { timeout });
+    await this.#limiter.reset(...(await this.#counter(key)), this.#asking);
   }
 
   #settings(): Ready {
-    if (!this.#ready) throw this.#failure;
+    // express-rate-limit logs why init has failed, and goes on to ask the store.
+    if (!this.#ready) throw new Error("the store knows no limit: the middleware has not called init, or in vain");
     return this.#ready;
   }
 }

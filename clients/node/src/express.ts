@@ -1,11 +1,9 @@
 /** Middleware for Express, versions 4 and 5. */
 
 import type { NextFunction, Request, RequestHandler, Response } from "express";
-import { type GuardOptions, guard, type Limits, over } from "./guard.js";
+import { type GuardOptions, guard, type Limits } from "./guard.js";
 import { decoded, routeName } from "./identity.js";
 import type { Limiter } from "./limiter.js";
-
-export type { CostOf, KeyOf, Limit, Limits, RuleOf } from "./guard.js";
 
 export type RateLimitOptions = GuardOptions<Request, RequestHandler>;
 
@@ -20,13 +18,10 @@ export type RateLimitOptions = GuardOptions<Request, RequestHandler>;
 export function rateLimit(limiter: Limiter, limits: Limits<Request>, options: RateLimitOptions = {}): RequestHandler {
   const admit = guard(limiter, limits, options, (request) => request);
   const limit = (request: Request, response: Response, next: NextFunction) => {
-    admit(request, routeOf(request, limit))
-      .then(async ({ refusal, onDenied, headers, result, end }) => {
-        if (end) over(response, end, request);
-        // Answered meanwhile, as by a time-out of the application's.
+    admit(request, routeOf(request, limit), response)
+      .then(async ({ refusal, onDenied, result }) => {
         if (response.headersSent) return;
         response.locals.rateLimit = result;
-        for (const [name, value] of Object.entries(headers)) response.append(name, value);
         if (!refusal) next();
         else if (onDenied) await onDenied(request, response, next);
         else {

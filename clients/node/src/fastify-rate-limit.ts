@@ -1,12 +1,9 @@
 /** A store for @fastify/rate-limit, version 10 or 11. */
 
-import { asking, dynamicPolicy, identified, isRefused, ruleOf, type StoreOptions, storeOptions } from "./adapter.js";
-import type { Asking } from "./asking.js";
+import { asking, dynamicPolicy, identified, isRefused, ruleOf, type StoreOptions } from "./adapter.js";
 import { adapterKey } from "./identity.js";
 import type { Limiter } from "./limiter.js";
-import { describe } from "./words.js";
-
-export type { AdapterOptions, StoreOptions } from "./adapter.js";
+import { type Asking, describe } from "./words.js";
 
 export type FastifyCallback = (error: Error | null, result?: { current: number; ttl: number }) => void;
 
@@ -44,8 +41,8 @@ export function fastifyRateLimitStore(
 ): new (
   settings: object,
 ) => FastifyRateLimitStore {
-  const { algorithm = "sliding", prefix, name, withoutIdentity } = storeOptions(options);
-  const how = asking(limiter, options);
+  const { algorithm = "sliding", prefix, name, withoutIdentity } = options;
+  const how = asking(limiter, options, "the store", ["algorithm", "name"]);
   return class Store implements FastifyRateLimitStore {
     readonly #settings: FastifySettings;
     /** The limit's name, and the route that the settings are of. */

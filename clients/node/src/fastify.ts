@@ -1,11 +1,9 @@
 /** A plugin and a hook for Fastify, versions 4 and 5. */
 
 import type { FastifyInstance, FastifyPluginCallback, FastifyReply, FastifyRequest } from "fastify";
-import { type GuardOptions, guard, type Limits, over } from "./guard.js";
+import { type GuardOptions, guard, type Limits } from "./guard.js";
 import { routeName } from "./identity.js";
 import type { Limiter } from "./limiter.js";
-
-export type { CostOf, KeyOf, Limit, Limits, RuleOf } from "./guard.js";
 
 type Hook = (request: FastifyRequest, reply: FastifyReply) => Promise<unknown>;
 
@@ -67,10 +65,14 @@ export const rateLimitPlugin: FastifyPluginCallback<PluginOptions> = Object.assi
  * A rule without a name counts each route by itself, also where the hook is one of all routes.
  */
 export function rateLimit(limiter: Limiter, limits: Limits<FastifyRequest>, options: RateLimitOptions = {}): Hook {
-  const routeOf = ({ method, routeOptions }: FastifyRequest) =>
-    // A route at the root of a plugin is two in Fastify: with a slash behind it, and without.
-    routeOptions.url && routeName([routeOptions.method ?? method].flat(), routeOptions.url.replace(/(?<=.)\/$/, ""));
-  return hook(limiter, limits, options, routeOf);
+  return hook(
+    limiter,
+    limits,
+    options,
+    ({ method, routeOptions: { url, method: methods = method } }) =>
+      // A route at the root of a plugin is two in Fastify: with a slash behind it, and without.
+      url && routeName([methods].flat(), url.replace(/(?<=.)\/$/, "")),
+  );
 }
 
 function hook(
@@ -81,12 +83,7 @@ function hook(
 ): Hook {
   const admit = guard(limiter, limits, options, ({ raw }) => raw);
   return async (request, reply) => {
-    const { refusal, onDenied, headers, end } = await admit(request, routeOf(request));
-    if (end) over(reply.raw, end, request.raw);
-    for (const [name, value] of Object.entries(headers)) {
-      const before = reply.getHeader(name);
-      reply.header(name, before === undefined ? value : `${before}, ${value}`);
-    }
+    const { refusal, onDenied } = await admit(request, routeOf(request), reply.raw);
     if (!refusal) return undefined;
     reply.code(refusal.status);
     if (!onDenied) return reply.type(refusal.type).send(refusal.body);

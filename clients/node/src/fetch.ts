@@ -1,9 +1,7 @@
 /** A limit around a handler of Fetch's `Request`: Next.js, Remix, Bun, Deno and others. */
 
-import { answer, type GuardOptions, guard, type KeyOf, type Limits, responded } from "./guard.js";
+import { type GuardOptions, guard, type KeyOf, type Limits, responded } from "./guard.js";
 import type { Limiter } from "./limiter.js";
-
-export type { CostOf, KeyOf, Limit, Limits, RuleOf } from "./guard.js";
 
 export interface RateLimitOptions<Q extends Request>
   extends GuardOptions<Q, (request: Q) => Response | Promise<Response>> {
@@ -38,18 +36,7 @@ export function rateLimit<Q extends Request = Request>(
   const admit = guard(limiter, limits, options, () => undefined, "route");
   return (handler) =>
     async (request, ...rest) => {
-      const { refusal, onDenied, headers, end } = await admit(request, route);
-      if (onDenied) return withHeaders(await onDenied(request), headers);
-      if (refusal) return answer(refusal, headers);
-      return responded(request, async () => withHeaders(await handler(request, ...rest), headers), end);
+      const admission = await admit(request, route);
+      return responded(request, admission, request, async () => handler(request, ...rest));
     };
-}
-
-function withHeaders(response: Response, headers: Readonly<Record<string, string>>): Response {
-  // An upgrade to a WebSocket cannot be copied: Deno makes a response of status 101 of it, Bun none at all.
-  if (!(response?.status >= 200)) return response;
-  // The headers of a response that was fetched cannot be changed.
-  const changed = new Response(response.body, response);
-  for (const [name, value] of Object.entries(headers)) changed.headers.append(name, value);
-  return changed;
 }

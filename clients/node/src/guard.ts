@@ -5,17 +5,15 @@
 
 import { randomUUID } from "node:crypto";
 import type { ServerResponse } from "node:http";
-import { ADAPTER_OPTIONS, type AdapterOptions, asking, identified } from "./adapter.js";
-import { type Asked, unitsOf } from "./asking.js";
-import { known } from "./checks.js";
+import { type AdapterOptions, asking, identified } from "./adapter.js";
 import { ADAPTER, STATUS } from "./defaults.js";
-import { NoIdentityError, UnavailableError } from "./errors.js";
+import { AnsweredError, NoIdentityError } from "./errors.js";
 import { adapterKey, clientAddress, type RequestLike, shortened } from "./identity.js";
 import { Lease } from "./lease.js";
 import type { Limiter } from "./limiter.js";
 import type { Result } from "./result.js";
 import type { LeaseRule, Rule } from "./rules.js";
-import { checked, describe, policyOf } from "./words.js";
+import { type Asked, checked, describe, policyOf, unitsOf } from "./words.js";
 
 /** A rule, or a function of the request that gives its rule: `undefined` for a request that is not limited. */
 export type RuleOf<Q> = Rule | ((request: Q) => Rule | undefined | Promise<Rule | undefined>);
@@ -45,16 +43,10 @@ export interface GuardOptions<Q, D> extends AdapterOptions {
   readonly onDenied?: D;
 }
 
-/** What a middleware answers in the place of the application. */
-export interface Refusal {
-  readonly status: (typeof STATUS)[keyof typeof STATUS];
-  readonly type: "application/problem+json";
-  readonly body: string;
-}
-
+/** What is done with a request. */
 export interface Admission<D> {
-  /** None of a request that is let in. */
-  readonly refusal?: Refusal;
+  /** What is answered in the place of the application; none of a request that is let in. */
+  readonly refusal?: { readonly status: number; readonly type: string; readonly body: string };
   /** The application's own answer to a denial, in place of the refusal. */
   readonly onDenied?: D | undefined;
   /** Of the response, whether the middleware makes it or the application. */
@@ -62,37 +54,38 @@ export interface Admission<D> {
   /** None where nothing was asked. */
   readonly result?: Result;
   /** Ends the leases of the request, if it has any: for when the response has been sent, or its client has left. */
-  readonly end?: (() => void) | undefined;
+  readonly end?: () => void;
 }
 
 /**
  * Makes the function that decides on a request: `route` is the template of the route that the limit is declared on, `incoming`
- * gives the request of node:http, and `more` are the options of the framework's own.
+ * gives the request of node:http, and `more` are the options of the framework's own. A response of node:http gets the headers,
+ * and its end is that of the leases.
  */
 export function guard<Q extends object, D>(
   limiter: Limiter,
   limits: Limits<Q>,
   options: GuardOptions<Q, D>,
-  incoming: (request: Q) => RequestLike | undefined,
+  incoming: (request: Q) => Incoming | undefined,
   ...more: string[]
-): (request: Q, route?: string) => Promise<Admission<D>> {
-  known("rateLimit()", options, [...ADAPTER_OPTIONS, "key", "cost", "onDenied", ...more]);
+): (request: Q, route: string | undefined, response?: Outgoing) => Promise<Admission<D>> {
   const { cost, prefix, withoutIdentity, onDenied } = options;
-  const how = { ...asking(limiter, options), habit: ADAPTER.whenUnavailable };
+  const asked = asking(limiter, options, "rateLimit()", ["key", "cost", "onDenied", ...more]);
+  const how = { ...asked, habit: ADAPTER.whenUnavailable };
   const identify = clientAddress();
   const addressOf = (request: Q) => {
     const from = incoming(request);
     return from && identify(from);
   };
-  const list = ([limits].flat() as readonly (RuleOf<Q> | Limit<Q>)[]).map((limit) =>
-    limit instanceof Object && "rule" in limit ? limit : { rule: limit },
+  const list = ([limits].flat() as readonly (RuleOf<Q> | Limit<Q>)[]).map(
+    (limit): Limit<Q> => (limit instanceof Object && "rule" in limit ? limit : { rule: limit }),
   );
   if (list.length === 0) throw new TypeError("rateLimit() needs a rule");
   for (const { rule } of list) if (typeof rule !== "function") ofRequests(rule);
 
-  const asked = async (request: Q, route: string | undefined) => {
+  const demandsOf = async (request: Q, route: string | undefined) => {
     const demands: Asked[] = [];
-    for (const limit of list as readonly Limit<Q>[]) {
+    for (const limit of list) {
       const rule = typeof limit.rule === "function" ? await limit.rule(request) : limit.rule;
       if (rule === undefined) continue;
       const identity = await (limit.key ?? options.key ?? addressOf)(request);
@@ -111,11 +104,14 @@ export function guard<Q extends object, D>(
     return demands;
   };
 
-  return async (request, route) => {
+  const decide = async (request: Q, route: string | undefined): Promise<Admission<D>> => {
     try {
-      const demands = await asked(request, route);
+      const demands = await demandsOf(request, route);
       if (demands.length === 0) return { headers: {} };
-      const leases = demands.filter(({ rule }) => rule.kind === "lease") as Leased[];
+      const leases = demands.filter(({ rule }) => rule.kind === "lease") as (Asked & {
+        rule: LeaseRule;
+        holder: string;
+      })[];
       const lost = () => {
         for (const { key, rule, holder } of leases) void limiter.releaseLeft(key, rule, holder);
       };
@@ -127,74 +123,89 @@ export function guard<Q extends object, D>(
       told.set(request, names);
       if (problem) return { refusal: refusal(STATUS.denied, problem), onDenied, headers, result };
       // Without the server no lease is held.
-      const isHeld = result.source === "server" && leases.length > 0;
-      return { headers, result, end: isHeld ? held(limiter, leases, takenAt) : undefined };
+      if (result.source !== "server" || leases.length === 0) return { headers, result };
+      const held = leases.map(({ key, rule, holder }) => new Lease(limiter, key, rule, holder, { takenAt }));
+      const end = () => {
+        for (const lease of held.splice(0)) void lease.end();
+      };
+      return { headers, result, end };
     } catch (error) {
-      const isUnknown = error instanceof NoIdentityError;
-      if (!isUnknown && !(error instanceof UnavailableError)) throw error;
-      const status = isUnknown ? STATUS.withoutIdentity : STATUS.unavailable;
-      const title = isUnknown ? error.message : "The rate limiter is not available";
+      if (!(error instanceof AnsweredError)) throw error;
+      const { status } = error;
+      const title = error instanceof NoIdentityError ? error.message : "The rate limiter is not available";
       return { refusal: refusal(status, { title, status }), headers: {} };
     }
   };
-}
 
-/** Keeps the leases of a request; returns what ends them. */
-function held(limiter: Limiter, taken: readonly Leased[], takenAt: number): () => void {
-  const leases = taken.map(({ key, rule, holder }) => new Lease(limiter, key, rule, holder, { takenAt }));
-  return () => {
-    for (const lease of leases.splice(0)) void lease.end();
+  return async (request, route, response) => {
+    const admission = await decide(request, route);
+    const { headers, end } = admission;
+    if (!response) return admission;
+    if (end) over(response, end, incoming(request));
+    // Answered meanwhile, as by a time-out of the application's.
+    if (response.headersSent) return admission;
+    for (const [name, value] of Object.entries(headers)) response.appendHeader(name, value);
+    return admission;
   };
 }
-
-/** What is asked of a lease of a request. */
-type Leased = Asked & { readonly rule: LeaseRule; readonly holder: string };
 
 /** The names of the policies that the response to a request tells of: those of several middlewares differ. */
 const told = new WeakMap<object, ReadonlySet<string>>();
 
+/** A request of node:http, and its response. */
+type Incoming = RequestLike & {
+  readonly socket?: { readonly destroyed?: boolean; once?(event: "close", end: () => void): unknown } | null;
+};
+type Outgoing = ServerResponse & { readonly stream?: { readonly destroyed: boolean } };
+
 /** Calls `end` when a response of node:http has been sent or its client has left, perhaps before the middleware ran. */
-export function over(
-  response: ServerResponse & { readonly stream?: { readonly destroyed: boolean } },
-  end: () => void,
-  { socket }: { readonly socket?: { readonly destroyed: boolean; once(event: "close", end: () => void): unknown } },
-): void {
+function over(response: Outgoing, end: () => void, request: Incoming | undefined): void {
   // Of HTTP/2 the stream says it. What stands in for the response of a WebSocket has no socket of its own, and is never sent.
-  const what = response.stream || response.socket || !socket ? response : socket;
+  const what = (response.stream || response.socket ? undefined : request?.socket) ?? response;
   if (response.stream?.destroyed ?? what.destroyed) end();
-  else what.once("close", end);
+  else what.once?.("close", end);
 }
 
-export function answer({ status, type, body }: Refusal, headers: Readonly<Record<string, string>> = {}): Response {
-  return new Response(body, { status, headers: { ...headers, "Content-Type": type } });
-}
-
-/** Makes the response to a request, and says when it is over: its body has been read, it has none, or the client has left. */
-export async function responded(
-  request: Request,
-  respond: () => Promise<Response>,
-  end: (() => void) | undefined,
+/**
+ * The response to a request of Fetch, of the application or of who refuses it, with the headers. The leases end when its body has
+ * been read, it has none, or the client has left.
+ */
+export async function responded<A>(
+  { signal }: Request,
+  { refusal, onDenied, headers, end }: Admission<(asked: A) => Response | Promise<Response>>,
+  asked: A,
+  application: () => Promise<Response>,
 ): Promise<Response> {
-  if (!end) return respond();
-  const { signal } = request;
-  signal.addEventListener("abort", end, { once: true });
-  if (signal.aborted) end();
+  if (end) {
+    signal.addEventListener("abort", end, { once: true });
+    if (signal.aborted) end();
+  }
   try {
-    const response = await respond();
-    if (response?.body) {
-      const { readable, writable } = new TransformStream();
-      response.body.pipeTo(writable).then(end, end);
-      return new Response(readable, response);
+    const answer = () =>
+      refusal && new Response(refusal.body, { status: refusal.status, headers: { "Content-Type": refusal.type } });
+    const response = (await onDenied?.(asked)) ?? answer() ?? (await application());
+    // An upgrade to a WebSocket cannot be copied: Deno makes a response of status 101 of it, Bun none at all.
+    if (!(response?.status >= 200)) {
+      end?.();
+      return response;
     }
-    end();
-    return response;
+    let { body } = response;
+    if (end && body) {
+      const { readable, writable } = new TransformStream();
+      body.pipeTo(writable).then(end, end);
+      body = readable;
+    } else end?.();
+    // The headers of a response that was fetched cannot be changed.
+    const changed = new Response(body, response);
+    for (const [name, value] of Object.entries(headers)) changed.headers.append(name, value);
+    return changed;
   } catch (error) {
-    end();
+    end?.();
     throw error;
   }
 }
 
-function refusal(status: Refusal["status"], problem: object | undefined): Refusal {
+function refusal(status: number, problem: object) {
   return { status, type: "application/problem+json", body: JSON.stringify(problem) };
 }
 

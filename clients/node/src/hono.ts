@@ -1,11 +1,9 @@
 /** Middleware for Hono, version 4. */
 
 import type { Context, MiddlewareHandler } from "hono";
-import { answer, type GuardOptions, guard, type Limits, responded } from "./guard.js";
+import { type GuardOptions, guard, type Limits, responded } from "./guard.js";
 import { mountedAt, type RequestLike } from "./identity.js";
 import type { Limiter } from "./limiter.js";
-
-export type { CostOf, KeyOf, Limit, Limits, RuleOf } from "./guard.js";
 
 export type RateLimitOptions = GuardOptions<Context, (context: Context) => Response | Promise<Response>>;
 
@@ -25,22 +23,17 @@ export function rateLimit(
 ): MiddlewareHandler {
   const admit = guard(limiter, limits, options, incomingOf);
   return async (context, next) => {
-    const { refusal, onDenied, headers, result, end } = await admit(context, routeOf(context));
-    context.set("rateLimit", result);
-    const respond = async () => {
-      if (onDenied) return onDenied(context);
-      if (refusal) return answer(refusal);
+    const admission = await admit(context, routeOf(context));
+    context.set("rateLimit", admission.result);
+    const response = await responded(context.req.raw, admission, context, async () => {
       // What the application throws is answered within.
       await next();
       return context.res;
-    };
-    const response = await responded(context.req.raw, respond, end);
-    if (response !== context.res) {
-      // Without that Hono would add the headers of the one to the other.
-      context.res = undefined;
-      context.res = response;
-    }
-    for (const [name, value] of Object.entries(headers)) context.header(name, value, { append: true });
+    });
+    // To a denial Hono adds what was set outside, if its own response was looked at; a copy of the application's has that already.
+    if (context.res === response) return;
+    if (!admission.refusal) context.res = undefined;
+    context.res = response;
   };
 }
 

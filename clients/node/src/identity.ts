@@ -79,9 +79,13 @@ function readAddress(text: string): string | undefined {
 
 /** The network of an IPv6 address, as text in its shortest form. */
 function network(address: string, prefix: number): string {
-  const groups = expand(address).map((group, i) => {
+  const [head = [], tail = []] = compress(address)
+    .split("::")
+    .map((part) => part.split(":").filter(Boolean));
+  const zeros = Array.from({ length: 8 - head.length - tail.length }, () => "0");
+  const groups = [...head, ...zeros, ...tail].map((group, i) => {
     const others = 16 - Math.max(0, Math.min(16, prefix - 16 * i));
-    return ((group >> others) << others).toString(16);
+    return ((Number.parseInt(group, 16) >> others) << others).toString(16);
   });
   const text = compress(groups.join(":"));
   return prefix === 128 ? text : `${text}/${prefix}`;
@@ -89,13 +93,6 @@ function network(address: string, prefix: number): string {
 
 function compress(address: string): string {
   return new URL(`http://[${address}]/`).hostname.slice(1, -1);
-}
-
-function expand(address: string): number[] {
-  const [head = "", tail] = compress(address).split("::");
-  const numbers = (text: string) => (text === "" ? [] : text.split(":").map((group) => Number.parseInt(group, 16)));
-  const [first, last] = [numbers(head), numbers(tail ?? "")];
-  return [...first, ...Array.from({ length: 8 - first.length - last.length }, () => 0), ...last];
 }
 
 /**

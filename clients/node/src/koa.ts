@@ -1,11 +1,9 @@
 /** Middleware for Koa, versions 2 and 3. */
 
 import type { Context, Middleware, Next } from "koa";
-import { type GuardOptions, guard, type Limits, over } from "./guard.js";
+import { type GuardOptions, guard, type Limits } from "./guard.js";
 import { mountedAt, routeName } from "./identity.js";
 import type { Limiter } from "./limiter.js";
-
-export type { CostOf, KeyOf, Limit, Limits, RuleOf } from "./guard.js";
 
 export type RateLimitOptions = GuardOptions<Context, (context: Context) => unknown>;
 
@@ -20,31 +18,27 @@ export type RateLimitOptions = GuardOptions<Context, (context: Context) => unkno
 export function rateLimit(limiter: Limiter, limits: Limits<Context>, options: RateLimitOptions = {}): Middleware {
   const admit = guard(limiter, limits, options, ({ req }) => req);
   return async (context: Context, next: Next) => {
-    const { refusal, onDenied, headers, result, end } = await admit(context, routeOf(context));
-    if (end) over(context.res, end, context.req);
+    const { refusal, onDenied, headers, result } = await admit(context, routeOf(context), context.res);
     context.state.rateLimit = result;
-    for (const [name, value] of Object.entries(headers)) context.append(name, value);
-    if (!refusal) {
-      try {
-        await next();
-      } catch (error) {
-        // Koa takes all headers off an error's response but those of the error, which may be one for all requests.
-        if (error instanceof Error) {
-          const told = Object.keys(headers).map((name) => [name, context.response.get(name)]);
-          const { headers: own } = error as { headers?: object };
-          const value = { ...own, ...Object.fromEntries(told) };
-          // They may have been a getter.
-          Reflect.defineProperty(error, "headers", { value, writable: true, enumerable: true, configurable: true });
-        }
-        throw error;
-      }
-    } else if (onDenied) {
+    if (refusal) {
       context.status = refusal.status;
-      await onDenied(context);
-    } else {
-      context.status = refusal.status;
+      if (onDenied) return onDenied(context);
       context.body = refusal.body;
       context.type = refusal.type;
+      return undefined;
+    }
+    try {
+      return await next();
+    } catch (error) {
+      // Koa takes all headers off an error's response but those of the error, which may be one for all requests.
+      if (error instanceof Error) {
+        const told = Object.keys(headers).map((name) => [name, context.response.get(name)]);
+        const { headers: own } = error as { headers?: object };
+        const value = { ...own, ...Object.fromEntries(told) };
+        // They may have been a getter.
+        Reflect.defineProperty(error, "headers", { value, writable: true, enumerable: true, configurable: true });
+      }
+      throw error;
     }
   };
 }

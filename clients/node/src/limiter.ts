@@ -2,25 +2,21 @@
 
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
-import { type Asked, type Asking, type Hold, OPTIONS, POLICIES, reserving, unitsOf } from "./asking.js";
-import { periodEnd } from "./calendar.js";
-import { duration, integer, known, oneOf, seconds } from "./checks.js";
+import { duration, integer, known, oneOf } from "./checks.js";
 import { type Connection, connect, type RedisClient } from "./connection.js";
-import { LIMITER, WAITING } from "./defaults.js";
-import { type Denial, DenialCache } from "./denials.js";
-import { isEnded, LostReplyError, UnavailableError } from "./errors.js";
+import { LIMITER, OPTIONS, POLICIES, WAITING } from "./defaults.js";
+import { type Denial, DenialCache, figuresNow, keptOf } from "./denials.js";
+import { LostReplyError, UnavailableError } from "./errors.js";
 import { checkedWord, memoryKey, type Word } from "./keys.js";
 import { Lease } from "./lease.js";
 import { LocalLimits } from "./local.js";
 import type {
   AcquireOptions,
   CallOptions,
-  Decision,
   Demand,
   HitOptions,
   HoldOptions,
   LimiterOptions,
-  Logger,
   PeekOptions,
   RefundOptions,
   ReservedDemand,
@@ -28,16 +24,14 @@ import type {
   Statistics,
   TurnOptions,
   WaitOptions,
-  WhenUnavailable,
 } from "./options.js";
 import { Outage } from "./outage.js";
-import { readInteger, readIntegers, readWindows, repliesEach, type WindowResult } from "./reply.js";
-import { type Part, Reservation, type Work } from "./reservation.js";
-import { DeniedError, type Refund, type Result, readAll, resultOf, resultOfAll, unlimited } from "./result.js";
+import { type Part, Reservation, reserving, type Work } from "./reservation.js";
+import { DeniedError, type Refund, type Result, readInteger, readIntegers, readResult, resultOf } from "./result.js";
 import type { LeaseRule, QuotaRule, Rule, TurnRule, UnitRule } from "./rules.js";
 import { type Command, EARLY_MS, type Mode, type Server, serverOf } from "./server.js";
 import { countdown, type Place, pauseFor, Queue, unlessLeft } from "./waiting.js";
-import { checked, commandOf, isForced, keyword, ofKind, words } from "./words.js";
+import { type Asked, type Asking, checked, commandOf, countersOf, inPeriod, named, ofKind, wordsOf } from "./words.js";
 
 /**
  * Limits over one client of node-redis or ioredis, a cluster client too.
@@ -52,11 +46,8 @@ export class Limiter {
   readonly name: string;
   /** For how many milliseconds a call waits for its reply. */
   readonly timeout: number;
-  readonly #prefix: string;
+  readonly #options: LimiterOptions & Required<Pick<LimiterOptions, "prefix" | "logger">>;
   readonly #server: Server;
-  readonly #logger: Logger;
-  readonly #onDecision: ((decision: Decision) => unknown) | undefined;
-  readonly #whenUnavailable: WhenUnavailable | undefined;
   readonly #denials = new DenialCache();
   readonly #local: LocalLimits;
   readonly #outage: Outage;
@@ -67,18 +58,17 @@ export class Limiter {
   constructor(client: RedisClient, options: LimiterOptions = {}) {
     known("new Limiter()", options, OPTIONS);
     const { prefix = LIMITER.prefix, mode = LIMITER.mode, timeout = LIMITER.timeout, processes = 1 } = options;
+    const { logger = console, name = prefix === "" ? "redis-rl" : prefix } = options;
     if (typeof prefix !== "string") throw new TypeError(`prefix must be a string, not ${String(prefix)}`);
     this.timeout = duration("timeout", timeout);
-    this.#whenUnavailable = oneOf("whenUnavailable", options.whenUnavailable, POLICIES);
+    oneOf("whenUnavailable", options.whenUnavailable, POLICIES);
     this.#local = new LocalLimits(integer("processes", processes, 1));
     this.connection = connect(client);
     this.#server = serverOf(this.connection, mode);
     this.#server.open();
-    this.#prefix = prefix;
-    this.name = options.name ?? (prefix === "" ? "redis-rl" : prefix);
-    this.#logger = options.logger ?? console;
-    if (typeof this.#logger.warn !== "function") throw new TypeError("the logger needs a function warn(line)");
-    this.#onDecision = options.onDecision;
+    this.name = name;
+    if (typeof logger.warn !== "function") throw new TypeError("the logger needs a function warn(line)");
+    this.#options = { ...options, prefix, logger };
     this.#outage = new Outage(this.#server, (line) => this.warn(line));
   }
 
@@ -128,7 +118,7 @@ export class Limiter {
   async refund(key: Word, rule: QuotaRule, options: RefundOptions = {}): Promise<Refund> {
     const { cost, atMs } = options;
     if (checked<Rule>(rule).kind === "lease") throw new TypeError("a lease is not refunded but released");
-    const behind = [keyword(rule), ...words(rule, { cost, at: atMs }, 1)];
+    const behind = named(rule, { cost, at: atMs });
     if (atMs !== undefined) behind.push("AT", String(atMs));
     const reply = await this.#giveBack("refund", key, behind, options);
     const [refunded, used, ttl] = readIntegers(reply, 3) as [number, number, number];
@@ -137,12 +127,7 @@ export class Limiter {
 
   /** Gives a key its whole quota back: `RL.RESET`. A fixed rule is needed to find its counters and holds. Resolves with the number of keys removed. */
   async reset(key: Word, rule?: Rule, options: CallOptions = {}): Promise<number> {
-    const behind: string[] = [];
-    if (rule !== undefined) checked(rule);
-    if (rule?.kind === "calendar") behind.push(`@${periodEnd(rule, Date.now())}`);
-    if (rule?.kind === "fixed") behind.push(...rule.windows.map(({ windowMs }) => seconds(windowMs)));
-    // A hold that stayed would later give back units of requests that came after the reset.
-    if (behind.length > 0) behind.push("HOLD");
+    const behind = rule === undefined ? [] : countersOf(checked(rule));
     return readInteger(await this.#giveBack("reset", key, behind, options), "a number of keys");
   }
 
@@ -201,7 +186,7 @@ export class Limiter {
    */
   async acquire(key: Word, rule: LeaseRule, options: AcquireOptions = {}): Promise<Result> {
     const { signal, timeout } = options;
-    const known = options.holder ?? leaseOf(rule).holder;
+    const known = options.holder ?? ofKind("a lease", rule, "lease").holder;
     const holder = known ?? randomUUID();
     // Nobody else knows the name that was made here. With one of the caller's own it may have been a renewal.
     const giveBack = () => (known === undefined ? this.releaseLeft(key, rule, holder) : undefined);
@@ -250,7 +235,7 @@ export class Limiter {
     options: HoldOptions = {},
   ): Promise<T | Lease> {
     const { timeout = 0, signal, renew = true, ...given } = typeof work === "function" ? options : (work ?? {});
-    const holder = given.holder ?? leaseOf(rule).holder ?? randomUUID();
+    const holder = given.holder ?? ofKind("a lease", rule, "lease").holder ?? randomUUID();
     const { result, takenAt } = await this.#placed(key, rule, { holder, signal, timeout });
     if (!result.allowed) throw new DeniedError(result);
     const held = new Lease(this, key, rule, holder, { renew, takenAt });
@@ -309,7 +294,7 @@ export class Limiter {
   /** The whole key that a name stands for: with the prefixes of client and limiter. */
   keyOf(name: Word): Word {
     checkedWord("a key", name);
-    const prefix = this.connection.keyPrefix + this.#prefix;
+    const prefix = this.connection.keyPrefix + this.#options.prefix;
     if (prefix === "") return name;
     return typeof name === "string" ? prefix + name : Buffer.concat([Buffer.from(prefix), name]);
   }
@@ -323,25 +308,24 @@ export class Limiter {
     const { denyCache = false, timeout = this.timeout, peek = false, all = asked.length > 1 } = asking;
     const [{ rule: first }] = asked as readonly [Asked, ...Asked[]];
     const command = all ? "all" : peek ? "peek" : commandOf(first);
-    const kept: { readonly id: string; readonly rule: Rule; readonly cost: number; readonly index: number }[] = [];
-    for (const [index, one] of denyCache && !peek ? asked.entries() : []) {
-      const { key, rule, force, remembers = true } = one;
-      if (!remembers || rule.kind === "lease" || isForced(rule, force)) continue;
-      kept.push({ id: memoryKey(key), rule, cost: unitsOf(one), index });
-    }
-    const remembered = (since?: number) => {
+    const kept = denyCache && !peek ? keptOf(asked) : [];
+    const doubts: Denial[] = [];
+    // What came after this call had begun is what it would have been told, and is believed for all of its wait.
+    const remembered = (since = Number.POSITIVE_INFINITY) => {
       for (const { id, rule, cost, index } of kept) {
-        const windows = this.#denials.find(id, rule, cost, performance.now(), since);
-        if (!windows) continue;
-        this.#statistics.deniedFromMemory++;
-        return this.#decided(command, asked, resultOf(rule, windows, "memory", { index }), start);
+        const now = performance.now();
+        const denial = this.#denials.find(id, rule, cost, now);
+        if (denial && now >= denial.until && denial.receivedAt < since) doubts.push(denial);
+        else if (denial) {
+          this.#statistics.deniedFromMemory++;
+          return this.#decided(command, asked, resultOf(rule, figuresNow(denial, now), "memory", { index }), start);
+        }
       }
       return undefined;
     };
     const denied = remembered();
     if (denied) return denied;
-    let doubted: Denial | undefined;
-    for (const { id, rule, cost } of kept) doubted ??= this.#denials.doubted(id, rule, cost, start);
+    const [doubted] = doubts;
     const before = doubted?.asking;
     try {
       let left = timeout;
@@ -366,13 +350,10 @@ export class Limiter {
       // Of a crowd that is larger than the process can serve in time, others may have been denied meanwhile.
       const known = remembered(start);
       if (known) return known;
-      const chosen = asking.whenUnavailable ?? this.#whenUnavailable ?? asking.habit ?? "closed";
+      const chosen = asking.whenUnavailable ?? this.#options.whenUnavailable ?? asking.habit ?? "closed";
       const policy = command === "acquire" || (peek && first.kind === "lease") ? "closed" : chosen;
       if (policy === "closed") throw error;
-      const windows =
-        policy === "open" ? asked.map(({ rule }) => unlimited(rule)) : this.#local.decide(asked, asking.peek ?? false);
-      const result = all ? resultOfAll(asked, windows, policy) : resultOf(first, windows[0] as WindowResult[], policy);
-      return this.#decided(command, asked, result, start);
+      return this.#decided(command, asked, this.#local.result(policy, asked, all, peek), start);
     } finally {
       if (doubted && !before) doubted.asking = undefined;
     }
@@ -381,29 +362,15 @@ export class Limiter {
   /** Asks the server, and reads what it says. */
   async #send(command: Command, asked: readonly Asked[], asking: Asking, timeout: number): Promise<Result> {
     const { hold, lost, within } = asking;
-    const [{ rule, force, holder }] = asked as readonly [Asked, ...Asked[]];
-    const [all, peek] = [command === "all", command === "peek"];
-    const forced = isForced(rule, force);
     const keys = asked.map(({ key }) => key);
-    const send = (at: number | undefined, ms: number) => {
-      const behind: Word[] = [];
-      for (const { rule, cost, force, holder, reserve } of asked) {
-        const held = reserve === undefined ? undefined : hold;
-        const overrides = { cost: reserve ?? cost, force, holder, hold: held, at, within };
-        if (peek || all) behind.push(keyword(rule));
-        behind.push(...words(rule, overrides, peek || (all && !held) ? 0 : 1));
-      }
-      behind.push(!all && repliesEach(rule, forced) ? "EACH" : "FULL");
-      return this.#call(command, keys, behind, ms, hold !== undefined);
-    };
+    const send = (at: number | undefined, ms: number) =>
+      this.#call(command, keys, wordsOf(command, asked, asking, at), ms, hold !== undefined);
     const rules = asked.map(({ rule }) => rule);
     const reply = await inPeriod(rules, send, timeout, hold).catch((error) => {
       if (error instanceof LostReplyError) lost?.();
       throw error;
     });
-    if (all) return readAll(asked, reply);
-    const windows = readWindows(rule, forced, reply, within !== undefined);
-    return resultOf(rule, windows, "server", rule.kind === "lease" ? { holder: holder ?? rule.holder } : {});
+    return readResult(command, asked, reply, within !== undefined);
   }
 
   /** Gives a counter another value and life: what rate-limiter-flexible calls `set` and `block`. @internal */
@@ -412,7 +379,7 @@ export class Limiter {
   }
 
   warn(line: string): void {
-    this.#logger.warn(`redis-rl (${this.name}): ${line}`);
+    this.#options.logger.warn(`redis-rl (${this.name}): ${line}`);
   }
 
   /** Gives something back at a key, and forgets the denial there. */
@@ -522,7 +489,7 @@ export class Limiter {
     const ms = timeout === undefined ? this.timeout : duration("timeout", timeout);
     try {
       const reply = await this.#server.call({ name, keys, words: behind, repeatable }, ms);
-      this.#outage.answered(keys[0]);
+      this.#outage.answered();
       return reply;
     } catch (error) {
       if (error instanceof UnavailableError) {
@@ -536,17 +503,14 @@ export class Limiter {
   #decided(command: Command, asked: readonly Asked[], result: Result, start: number): Result {
     const { allowed, source } = result;
     if (command !== "peek") this.#statistics[allowed ? "allowed" : "denied"]++;
-    if (!this.#onDecision) return result;
+    const { onDecision } = this.#options;
     const [{ key, rule }] = asked as readonly [Asked, ...Asked[]];
-    const keys = asked.map(({ key }) => key);
-    const durationMs = performance.now() - start;
-    const failed = (error: unknown) => this.warn(`onDecision failed: ${String(error)}`);
-    try {
-      const told = this.#onDecision({ limiter: this.name, command, key, keys, rule, allowed, source, durationMs });
-      if (told instanceof Promise) told.catch(failed);
-    } catch (error) {
-      failed(error);
-    }
+    const tell = async () => {
+      const keys = asked.map(({ key }) => key);
+      const durationMs = performance.now() - start;
+      await onDecision?.({ limiter: this.name, command, key, keys, rule, allowed, source, durationMs });
+    };
+    if (onDecision) tell().catch((error) => this.warn(`onDecision failed: ${String(error)}`));
     return result;
   }
 
@@ -565,7 +529,7 @@ export class Limiter {
     });
     if (parts.length === 0) throw new TypeError("nothing is reserved: no rule has reserve");
     const settle = ({ key, rule, units }: Part, actual: number) => {
-      const behind = [keyword(rule), ...words(rule, { cost: units, hold, at: hold.at }), "ACTUAL", String(actual)];
+      const behind = [...named(rule, { cost: units, hold, at: hold.at }), "ACTUAL", String(actual)];
       return this.#giveBack("settle", key, behind, { timeout });
     };
     // What was sent may arrive yet; a holder that is settled by then gets nothing.
@@ -602,33 +566,6 @@ export class Limiter {
 
 /** What a request may say, whatever its rule. */
 type AnyOptions = Pick<Asked, "cost" | "force" | "holder"> & CallOptions;
-
-/**
- * Sends a call in the periods of now, and once more where one of them has ended by the server's clock: then in those of the
- * earliest end. A reservation is renewed and settled in the periods in which it was made.
- */
-function inPeriod(
-  rules: readonly Rule[],
-  send: (at: number | undefined, timeout: number) => Promise<unknown>,
-  timeout: number,
-  hold: Hold | undefined,
-): Promise<unknown> {
-  const calendars = rules.filter((rule) => rule.kind === "calendar");
-  if (calendars.length === 0) return send(undefined, timeout);
-  const left = countdown(timeout);
-  const at = hold?.at ?? Date.now();
-  if (hold) hold.at = at;
-  return send(at, timeout).catch((error) => {
-    if (!isEnded(error) || hold?.renews) throw error;
-    const next = Math.min(...calendars.map((rule) => periodEnd(rule, at)));
-    if (hold) hold.at = next;
-    return send(next, Math.max(1, left()));
-  });
-}
-
-function leaseOf(rule: LeaseRule): LeaseRule {
-  return ofKind("a lease", rule, "lease");
-}
 
 function checkedDemands(list: readonly Demand[]): void {
   if (!Array.isArray(list as unknown)) throw new TypeError(`all takes an array of { key, rule }, not ${String(list)}`);

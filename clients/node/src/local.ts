@@ -3,12 +3,10 @@
  * window, which begins with its first request. It is rougher than the server: leases and the shape of a throttle are let go.
  */
 
-import { type Asked, unitsOf } from "./asking.js";
 import { LOCAL } from "./defaults.js";
 import { memoryKey } from "./keys.js";
-import { counted, type WindowResult } from "./reply.js";
-import { unlimited } from "./result.js";
-import { describe, isForced, windowsOf } from "./words.js";
+import { counted, type Result, resultOf, resultOfAll, unlimited, type WindowResult } from "./result.js";
+import { type Asked, describe, isForced, unitsOf, windowsOf } from "./words.js";
 
 export class LocalLimits {
   readonly #processes: number;
@@ -17,6 +15,13 @@ export class LocalLimits {
 
   constructor(processes: number) {
     this.#processes = processes;
+  }
+
+  /** What is answered in the place of the server. */
+  result(policy: "open" | "local", asked: readonly Asked[], all: boolean, looks: boolean): Result {
+    const windows = policy === "open" ? asked.map(({ rule }) => unlimited(rule)) : this.decide(asked, looks);
+    if (all) return resultOfAll(asked, windows, policy);
+    return resultOf((asked[0] as Asked).rule, windows[0] as WindowResult[], policy);
   }
 
   /** Decides on a request, and unless it only looks, counts it in every window of every rule or in none. */
@@ -37,7 +42,19 @@ export class LocalLimits {
       return { rule, cost, counters, passes: isForced(rule, force) || counters.every(({ fits }) => fits) };
     });
     if (!looks && asked.every(({ passes }) => passes)) {
-      for (const { cost, counters } of asked) for (const { id, counter } of counters) this.#count(id, counter, cost);
+      for (const { cost, counters } of asked) {
+        for (const { id, counter } of counters) {
+          counter.used += cost;
+          this.#counters.delete(id);
+          this.#counters.set(id, counter);
+        }
+      }
+      // Many at once: a map looks for its oldest entry among those that were removed.
+      const most = this.#counters.size > LOCAL.counters ? 0.9 * LOCAL.counters : LOCAL.counters;
+      for (const oldest of this.#counters.keys()) {
+        if (this.#counters.size <= most) break;
+        this.#counters.delete(oldest);
+      }
     }
     return asked.map(({ rule, cost, counters }) => {
       if (rule.kind === "lease") return unlimited(rule);
@@ -46,17 +63,5 @@ export class LocalLimits {
         return counted(rule, { limit, windowMs }, used, left, fits ? 0 : cost > limit ? undefined : left);
       });
     });
-  }
-
-  #count(id: string, counter: { used: number; readonly endsAt: number }, cost: number): void {
-    counter.used += cost;
-    this.#counters.delete(id);
-    this.#counters.set(id, counter);
-    if (this.#counters.size <= LOCAL.counters) return;
-    // Many at once: a map looks for its oldest entry among those that were removed.
-    for (const oldest of this.#counters.keys()) {
-      if (this.#counters.size <= 0.9 * LOCAL.counters) break;
-      this.#counters.delete(oldest);
-    }
   }
 }

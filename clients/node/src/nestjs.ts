@@ -2,15 +2,13 @@
 
 import { type ExecutionContext, ForbiddenException, ServiceUnavailableException } from "@nestjs/common";
 import { ThrottlerGuard, type ThrottlerRequest, type ThrottlerStorage } from "@nestjs/throttler";
-import { ADAPTER_OPTIONS, type AdapterOptions, asking, identified, ruleOf } from "./adapter.js";
-import type { Asked } from "./asking.js";
-import { known, LONGEST_MS, seconds } from "./checks.js";
+import { type AdapterOptions, asking, identified, ruleOf } from "./adapter.js";
+import { LONGEST_MS, seconds } from "./checks.js";
 import { NoIdentityError, UnavailableError } from "./errors.js";
 import { adapterKey, shortened } from "./identity.js";
 import type { Limiter } from "./limiter.js";
-import type { WindowResult } from "./reply.js";
-
-export type { AdapterOptions } from "./adapter.js";
+import type { WindowResult } from "./result.js";
+import type { Asked } from "./words.js";
 
 /** What a guard is told: times are whole seconds, rounded up. */
 export type ThrottlerRecord = Awaited<ReturnType<ThrottlerStorage["increment"]>>;
@@ -24,12 +22,6 @@ export interface Throttling {
   readonly name: string;
   /** Whom it counts, where that is known: the hash tag of the keys. */
   readonly tracker?: string;
-}
-
-interface Throttler {
-  readonly quota: Asked;
-  /** None where a denial starts no block. */
-  readonly block?: Asked;
 }
 
 /**
@@ -50,10 +42,9 @@ export class NestThrottlerStorage implements ThrottlerStorage {
   readonly #asking: ReturnType<typeof asking>;
 
   constructor(limiter: Limiter, options: AdapterOptions = {}) {
-    known("the storage", options, ADAPTER_OPTIONS);
     this.#limiter = limiter;
     this.#options = options;
-    this.#asking = asking(limiter, options);
+    this.#asking = asking(limiter, options, "the storage", []);
   }
 
   async increment(
@@ -79,10 +70,10 @@ export class NestThrottlerStorage implements ThrottlerStorage {
     }
   }
 
-  /** What a throttler asks: nothing of a request without identity, or without a limit. */
-  #asked({ key, ttl, limit, blockDuration, name, tracker = key }: Throttling): Throttler | undefined {
+  /** What a throttler asks: nothing of a request without identity, or without a limit, and of a block where a denial starts one. */
+  #asked({ key, ttl, limit, blockDuration, name, tracker = key }: Throttling): { quota?: Asked; block?: Asked } {
     const isKnown = identified(key && tracker, this.#options.withoutIdentity);
-    if (!isKnown || limit > Number.MAX_SAFE_INTEGER) return undefined;
+    if (!isKnown || limit > Number.MAX_SAFE_INTEGER) return {};
     const policy = `${name}-${seconds(whole(ttl))}s${tracker === key ? "" : ` ${shortened(key)}`}`;
     const quotaKey = adapterKey(this.#options.prefix, policy, tracker);
     const quota = { key: quotaKey, rule: ruleOf("sliding", Math.max(0, Math.floor(limit)), whole(ttl)) };
@@ -94,7 +85,7 @@ export class NestThrottlerStorage implements ThrottlerStorage {
 
   async #decide(throttlings: readonly Throttling[]): Promise<ThrottlerRecord[]> {
     const throttlers = throttlings.map((each) => this.#asked(each));
-    const demands = throttlers.flatMap((each) => (each ? [each.block ?? [], each.quota].flat() : []));
+    const demands = throttlers.flatMap(({ block, quota }) => [block ?? [], quota ?? []].flat());
     if (demands.length === 0) return throttlings.map(({ ttl }) => passed(0, ttl));
     const result = await this.#limiter.ask(demands, this.#asking);
     const told = (demand: Asked): WindowResult | undefined => {
@@ -104,7 +95,7 @@ export class NestThrottlerStorage implements ThrottlerStorage {
     };
     return Promise.all(
       throttlings.map(async ({ ttl, limit }, i) => {
-        const { quota, block }: Partial<Throttler> = throttlers[i] ?? {};
+        const { quota, block } = throttlers[i] ?? {};
         const blocked = block && told(block);
         if (blocked?.allowed === false) return denied(limit, ttl, blocked.retryAfterMs);
         const counted = quota && told(quota);
@@ -118,8 +109,7 @@ export class NestThrottlerStorage implements ThrottlerStorage {
   async #blocked(quota: Asked, block: Asked, { retryAfterMs }: WindowResult) {
     try {
       const started = await this.#limiter.ask([{ key: block.key, rule: block.rule }], this.#asking);
-      const { timeout } = this.#asking;
-      if (started.allowed && started.source === "server") await this.#limiter.reset(quota.key, undefined, { timeout });
+      if (started.allowed && started.source === "server") await this.#limiter.reset(quota.key, undefined, this.#asking);
       return started.allowed ? started.windowMs : started.retryAfterMs;
     } catch (error) {
       // The request is still denied.
@@ -155,7 +145,7 @@ export class RlThrottlerGuard extends ThrottlerGuard {
     const { req, res } = this.getRequestResponse(context);
     const asked = requests.filter(({ throttler }) => {
       const ignored = throttler.ignoreUserAgents ?? this.commonOptions.ignoreUserAgents;
-      return !Array.isArray(ignored) || !ignored.some((pattern) => pattern.test(req.headers["user-agent"]));
+      return !Array.isArray(ignored) || !ignored.some((pattern) => pattern.test(req.headers?.["user-agent"]));
     });
     const throttlings = await Promise.all(
       asked.map(async ({ ttl, limit, blockDuration, throttler, getTracker, generateKey }) => {
@@ -166,7 +156,8 @@ export class RlThrottlerGuard extends ThrottlerGuard {
     );
     const records = await (this.storageService as NestThrottlerStorage).incrementAll(throttlings);
     const told = throttlings.map((throttling, i) => ({ ...throttling, ...(records[i] as ThrottlerRecord) }));
-    const header = (name: string, value: number) => (res.header ?? res.setHeader).call(res, name, value);
+    // What came by a WebSocket or GraphQL may have no HTTP response.
+    const header = (name: string, value: number) => (res?.header ?? res?.setHeader)?.call(res, name, value);
     // All of them have to be over before the same request fits.
     const [longest] = told
       .filter(({ isBlocked }) => isBlocked)

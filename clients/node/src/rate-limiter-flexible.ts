@@ -3,7 +3,7 @@
 import { type IRateLimiterStoreOptions, RateLimiterRes, type RateLimiterStoreAbstract } from "rate-limiter-flexible";
 // @ts-expect-error It is not exported from the index, and has no declarations of its own.
 import untyped from "rate-limiter-flexible/lib/RateLimiterStoreAbstract.js";
-import { type AdapterOptions, asking, identified, ruleOf } from "./adapter.js";
+import { type AdapterOptions, type Algorithm, asking, identified, ruleOf } from "./adapter.js";
 import { LONGEST_MS, seconds } from "./checks.js";
 import { UnavailableError } from "./errors.js";
 import { adapterKey } from "./identity.js";
@@ -11,8 +11,6 @@ import type { Limiter } from "./limiter.js";
 import type { Result } from "./result.js";
 import type { FixedRule, SlidingRule } from "./rules.js";
 import { describe } from "./words.js";
-
-export type { AdapterOptions } from "./adapter.js";
 
 const Abstract = untyped as typeof RateLimiterStoreAbstract;
 const inherited = Abstract.prototype as unknown as Inherited;
@@ -26,7 +24,7 @@ export interface RateLimiterRlOptions
    * limiters. `sliding`: exact, and denials consume nothing; `set`, `block` and `blockDuration` are not supported.
    * By default `fixed`.
    */
-  readonly algorithm?: "sliding" | "fixed";
+  readonly algorithm?: Algorithm;
 }
 
 interface KeyOptions {
@@ -49,10 +47,9 @@ interface Inherited {
  */
 export class RateLimiterRl extends Abstract {
   readonly #limiter: Limiter;
-  readonly #algorithm: "sliding" | "fixed";
+  readonly #algorithm: Algorithm;
   readonly #asking: ReturnType<typeof asking>;
-  readonly #prefix: string | undefined;
-  readonly #policy: string;
+  readonly #keyOf: (identity: string) => string;
 
   constructor({ limiter, algorithm = "fixed", ...options }: RateLimiterRlOptions) {
     if (algorithm === "sliding" && options.blockDuration) {
@@ -64,8 +61,8 @@ export class RateLimiterRl extends Abstract {
     const ask = asking(limiter, options);
     // An insurance limiter decides when the server is unavailable, and nothing else.
     this.#asking = options.insuranceLimiter ? { ...ask, whenUnavailable: "closed" } : ask;
-    this.#prefix = options.prefix;
-    this.#policy = options.keyPrefix || describe(this.#rule(this.#ms()));
+    const policy = options.keyPrefix || describe(this.#rule());
+    this.#keyOf = (identity) => adapterKey(options.prefix, policy, identity);
   }
 
   /** A missing key shares no count with others. @internal */
@@ -89,16 +86,15 @@ export class RateLimiterRl extends Abstract {
   /** @internal */
   async _upsert(rlKey: string, points: number, msDuration: number, forceExpire = false): Promise<Result> {
     const [key, rule] = [this.#key(rlKey), this.#rule(msDuration)];
-    const { timeout } = this.#asking;
     if (forceExpire) {
       if (this.#algorithm === "sliding") throw new Error('set and block need the algorithm "fixed"');
       // A counter is a plain string, and may be set as one.
-      const ms = msDuration > 0 ? msDuration : LONGEST_MS;
-      await this.#limiter.setCounter(`${key}:${seconds(this.#ms())}s`, points, ms, timeout);
-      return this.#peek(key, this.#rule(this.#ms()));
+      const [counter, { timeout }] = [`${key}:${seconds(this.#ms())}s`, this.#asking];
+      await this.#limiter.setCounter(counter, points, msDuration > 0 ? msDuration : LONGEST_MS, timeout);
+      return this.#peek(key, this.#rule());
     }
     if (points > 0) return this.#limiter.ask([{ key, rule, cost: points === 1 ? undefined : points }], this.#asking);
-    if (points < 0) await this.#limiter.refund(key, rule, { cost: -points, timeout });
+    if (points < 0) await this.#limiter.refund(key, rule, { ...this.#asking, cost: -points });
     return this.#peek(key, rule);
   }
 
@@ -108,9 +104,8 @@ export class RateLimiterRl extends Abstract {
 
   /** @internal */
   async _penalty(key: string | number, points = 1, options: KeyOptions = {}): Promise<RateLimiterRes> {
-    const counter = this.#key(this.getKey(key));
-    const rule = this.#rule(this.#ms(options));
-    const result = await this.#limiter.ask([{ key: counter, rule, cost: points, force: true }], this.#asking);
+    const asked = { key: this.#key(this.getKey(key)), rule: this.#rule(this.#ms(options)), cost: points, force: true };
+    const result = await this.#limiter.ask([asked], this.#asking);
     return outcome(result, result.used, points);
   }
 
@@ -122,8 +117,7 @@ export class RateLimiterRl extends Abstract {
 
   /** @internal */
   async _delete(rlKey: string, options: KeyOptions = {}): Promise<boolean> {
-    const { timeout } = this.#asking;
-    return (await this.#limiter.reset(this.#key(rlKey), this.#rule(this.#ms(options)), { timeout })) > 0;
+    return (await this.#limiter.reset(this.#key(rlKey), this.#rule(this.#ms(options)), this.#asking)) > 0;
   }
 
   /** @internal */
@@ -136,14 +130,12 @@ export class RateLimiterRl extends Abstract {
   }
 
   #key(rlKey: string): string {
-    const identity = this.keyPrefix === "" ? rlKey : rlKey.slice(this.keyPrefix.length + 1);
-    return adapterKey(this.#prefix, this.#policy, identity);
+    return this.#keyOf(this.keyPrefix === "" ? rlKey : rlKey.slice(this.keyPrefix.length + 1));
   }
 
-  #rule(msDuration: number): SlidingRule | FixedRule {
-    const limit = Math.max(0, this.points);
+  #rule(msDuration = this.#ms()): SlidingRule | FixedRule {
     const ms = msDuration > 0 ? msDuration : LONGEST_MS;
-    return ruleOf(this.#algorithm, limit, ms, this.#algorithm === "fixed");
+    return ruleOf(this.#algorithm, Math.max(0, this.points), ms, this.#algorithm === "fixed");
   }
 
   #ms(options: KeyOptions = {}): number {

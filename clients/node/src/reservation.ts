@@ -1,14 +1,26 @@
 /** A budget whose cost is known when the work is over: units are held meanwhile, and settled once. */
 
-import type { Hold } from "./asking.js";
-import { integer } from "./checks.js";
+import { randomBytes } from "node:crypto";
+import { integer, readDuration } from "./checks.js";
 import { RESERVATION } from "./defaults.js";
 import { isEnded, isSettled, LostReplyError, UnavailableError } from "./errors.js";
 import type { Word } from "./keys.js";
 import { Lease } from "./lease.js";
-import { UnreadableReplyError } from "./reply.js";
-import type { Result } from "./result.js";
+import type { ReserveOptions } from "./options.js";
+import { type Result, UnreadableReplyError } from "./result.js";
 import type { UnitRule } from "./rules.js";
+import type { Hold } from "./words.js";
+
+/** The options of a reservation, with a holder that no other one has. */
+export function reserving({ lease = RESERVATION.lease / 1000, ...options }: ReserveOptions = {}) {
+  const holder = randomBytes(16).toString("hex");
+  try {
+    const hold: Hold = { holder, leaseMs: readDuration(lease) };
+    return { ...options, hold };
+  } catch {
+    throw new RangeError(`the lease of a reservation is from 0.001 to 2147483647 seconds, not ${String(lease)}`);
+  }
+}
 
 export interface Part {
   readonly key: Word;
@@ -137,7 +149,9 @@ export class Reservation {
       this.#keeper.warn(`a reservation is not settled yet: ${error.message}`);
       return false;
     }
-    if (readOutcome(reply) === 0) throw settledOtherwise(account.key);
+    const [outcome, ...more] = Array.isArray(reply) && reply.every(Number.isInteger) ? reply : [];
+    if (more.length !== 2 || outcome < 0 || outcome > 3) throw new UnreadableReplyError(reply, "a settlement");
+    if (outcome === 0) throw settledOtherwise(account.key);
     account.settled = actual;
     if (this.#accounts.every(({ settled }) => settled !== undefined)) void this.#lease.end();
     return true;
@@ -157,12 +171,4 @@ export class Reservation {
 
 function settledOtherwise(key: Word): Error {
   return new Error(`The reservation at ${String(key)} is settled already, with another number of units`);
-}
-
-/** The first number of a reply of RL.SETTLE. */
-function readOutcome(reply: unknown): number {
-  if (Array.isArray(reply) && reply.length === 3 && reply.every(Number.isInteger) && reply[0] >= 0 && reply[0] <= 3) {
-    return reply[0];
-  }
-  throw new UnreadableReplyError(reply, "a settlement");
 }

@@ -1,22 +1,139 @@
 /**
- * What a call was answered: the figures of the decision, who made it, and what HTTP clients are told of it, after
+ * What a call was answered: the figures of the reply, the decision, who made it, and what HTTP clients are told of it, after
  * draft-ietf-httpapi-ratelimit-headers-11.
  */
 
+import { inspect } from "node:util";
 import { seconds } from "./checks.js";
 import type { Word } from "./keys.js";
 import type { Source } from "./options.js";
-import {
-  counted,
-  type Figures,
-  readIntegers,
-  readWait,
-  readWindow,
-  UnreadableReplyError,
-  WindowResult,
-} from "./reply.js";
 import type { Rule, Window } from "./rules.js";
-import { isForced, windowsOf } from "./words.js";
+import type { Command } from "./server.js";
+import { type Asked, isForced, repliesEach, windowsOf } from "./words.js";
+
+/**
+ * The figures of one window after the call. Times in milliseconds are exact and relative to {@link atMs}; those in
+ * seconds are rounded up, so that a client that waits as long as it is told is let in.
+ */
+export class WindowResult {
+  declare readonly allowed: boolean;
+  /** Units that fit into the window. */
+  declare readonly limit: number;
+  declare readonly used: number;
+  /** Units left, never below 0. */
+  declare readonly remaining: number;
+  /** Seconds until the same call will be allowed, rounded up: 0 if it was, `undefined` if it never will be. */
+  declare readonly retryAfter: number | undefined;
+  /** Seconds until at least one unit more than now is free, rounded up: 0 if nothing is used, `undefined` if never. */
+  declare readonly nextAfter: number | undefined;
+  /** Seconds until the whole quota is free, rounded up. */
+  declare readonly resetAfter: number | undefined;
+  /** Milliseconds until the same call will be allowed: 0 if it was, `undefined` if it never will be. */
+  declare readonly retryAfterMs: number | undefined;
+  /** Milliseconds until at least one unit more than now is free: 0 if nothing is used, `undefined` if never. */
+  declare readonly nextAfterMs: number | undefined;
+  /** Milliseconds until the whole quota is free. */
+  declare readonly resetAfterMs: number | undefined;
+  declare readonly windowMs: number;
+  /** The server's unix time in milliseconds at which the call was decided; of a turn, when it is. */
+  declare readonly atMs: number;
+  /** Milliseconds until the {@link Limiter.turn}, from when the reply came. 0 of every other call. */
+  declare readonly waitMs: number;
+
+  /** @internal */
+  constructor(figures: Figures) {
+    const { retryAfterMs, nextAfterMs, resetAfterMs } = figures;
+    const [retryAfter, nextAfter, resetAfter] = [retryAfterMs, nextAfterMs, resetAfterMs].map((ms) =>
+      ms === undefined ? undefined : Math.ceil(ms / 1000),
+    );
+    Object.assign(this, figures, { retryAfter, nextAfter, resetAfter });
+  }
+}
+
+/** What the other figures follow from. */
+export type Figures = Omit<WindowResult, "retryAfter" | "nextAfter" | "resetAfter">;
+
+/** Reads a FULL reply: a flat array over RESP2, a map in whatever form the client gives it over RESP3. */
+function readWindow(reply: unknown, isTurn = false): WindowResult {
+  const found: Record<string, unknown> = {};
+  if (Array.isArray(reply)) {
+    for (let i = 0; i + 1 < reply.length; i += 2) found[String(reply[i])] = reply[i + 1];
+  } else if (reply instanceof Map) {
+    for (const [name, value] of reply) found[String(name)] = value;
+  } else if (typeof reply === "object" && reply !== null) {
+    Object.assign(found, reply);
+  }
+  const figure = (name: string) => readInteger(found[name], `${name} of a FULL reply`);
+  const waitMs = isTurn ? figure("wait-ms") : 0;
+  if (waitMs < 0) throw new UnreadableReplyError(reply, "a turn to come");
+  return new WindowResult({
+    allowed: figure("allowed") === 1,
+    limit: figure("limit"),
+    used: figure("used"),
+    remaining: figure("remaining"),
+    retryAfterMs: readWait(figure("retry-after-ms")),
+    nextAfterMs: readWait(figure("next-after-ms")),
+    resetAfterMs: readWait(figure("reset-after-ms")),
+    windowMs: figure("window-ms"),
+    atMs: figure("at-ms"),
+    waitMs,
+  });
+}
+
+/** A window in which this process has counted, and which lasts for `left` milliseconds more. */
+export function counted(
+  rule: Rule,
+  { limit, windowMs }: Window,
+  used: number,
+  left: number,
+  retryAfterMs: number | undefined,
+): WindowResult {
+  return new WindowResult({
+    allowed: retryAfterMs === 0,
+    limit,
+    used,
+    remaining: Math.max(0, limit - used),
+    retryAfterMs,
+    nextAfterMs: left,
+    resetAfterMs: left,
+    // Of a calendar's window no length is told.
+    windowMs: rule.kind === "calendar" ? 0 : windowMs,
+    atMs: Date.now(),
+    waitMs: 0,
+  });
+}
+
+/** What never comes is told as a negative number. */
+function readWait(ms: number): number | undefined {
+  return ms < 0 ? undefined : ms;
+}
+
+/** An integer of a reply. A client may give it as text or as a BigInt. */
+export function readInteger(value: unknown, what: string): number {
+  const number = typeof value === "string" && /^-?[0-9]+$/.test(value) ? Number(value) : value;
+  if (typeof number === "bigint") return Number(number);
+  if (typeof number === "number" && Number.isInteger(number)) return number;
+  throw new UnreadableReplyError(value, what);
+}
+
+export function readIntegers(reply: unknown, count: number): number[] {
+  if (!Array.isArray(reply) || reply.length < count)
+    throw new UnreadableReplyError(reply, `a list of ${count} integers`);
+  return reply.slice(0, count).map((value) => readInteger(value, "an integer"));
+}
+
+function readMaps(reply: unknown, count: number, isTurn: boolean): WindowResult[] {
+  if (Array.isArray(reply) && reply.length === count) return reply.map((map) => readWindow(map, isTurn));
+  throw new UnreadableReplyError(reply, `a list of ${count} maps`);
+}
+
+/** A reply that cannot be read is an error, and never a decision. */
+export class UnreadableReplyError extends TypeError {
+  constructor(reply: unknown, expected: string) {
+    const shown = inspect(reply, { maxArrayLength: 5, maxStringLength: 100, breakLength: Number.POSITIVE_INFINITY });
+    super(`The server replied ${shown.slice(0, 500)}, which is not ${expected}`);
+  }
+}
 
 /** An `application/problem+json` object, RFC 9457. */
 export interface Problem {
@@ -67,13 +184,13 @@ export class Result extends WindowResult {
     source: Source,
     each: readonly WindowResult[],
     asked: readonly Told[],
-    more: More = {},
+    { index = 0, holder }: More = {},
   ) {
     super(figures);
     this.source = source;
     this.each = each;
-    this.index = more.index ?? 0;
-    this.holder = more.holder;
+    this.index = index;
+    this.holder = holder;
     this.#asked = asked;
   }
 
@@ -162,7 +279,7 @@ export function resultOf(rule: Rule, windows: readonly WindowResult[], source: S
 
 /** The decision on several keys, of the windows of each rule; of the server's, with what it said of the whole. */
 export function resultOfAll(
-  demands: readonly { readonly rule: Rule; readonly force?: boolean | undefined }[],
+  demands: readonly Asked[],
   windows: readonly (readonly WindowResult[])[],
   source: Source,
   said: Partial<Figures> & { readonly index?: number } = {},
@@ -177,16 +294,24 @@ export function resultOfAll(
   return new Result({ ...(judged[index] as WindowResult), ...whole }, source, each, asked, { index });
 }
 
-/** The server's decision on several keys. */
-export function readAll(demands: Parameters<typeof resultOfAll>[0], reply: unknown): Result {
+/** The server's decision. */
+export function readResult(command: Command, asked: readonly Asked[], reply: unknown, isTurn: boolean): Result {
+  const [one] = asked as readonly [Asked];
+  if (command !== "all") {
+    const { rule, holder } = one;
+    const windows = repliesEach(one) ? readMaps(reply, windowsOf(rule).length, isTurn) : [readWindow(reply, isTurn)];
+    return resultOf(rule, windows, "server", rule.kind === "lease" ? { holder: holder ?? rule.holder } : {});
+  }
   const [allowed, index, remaining, wait] = readIntegers(reply, 4) as [number, number, number, number];
-  const maps = (reply as unknown[])[4];
-  const count = demands.length;
-  if (!Array.isArray(maps) || maps.length !== count) throw new UnreadableReplyError(reply, `${count} maps`);
-  if (!(index in maps)) throw new UnreadableReplyError(reply, "the index of a rule");
+  const each = readMaps((reply as unknown[])[4], asked.length, false);
+  if (!(index in each)) throw new UnreadableReplyError(reply, "the index of a rule");
   const whole = { allowed: allowed === 1, remaining, retryAfterMs: readWait(wait), index };
-  const windows = maps.map((map) => [readWindow(map)]);
-  return resultOfAll(demands, windows, "server", whole);
+  return resultOfAll(
+    asked,
+    each.map((window) => [window]),
+    "server",
+    whole,
+  );
 }
 
 /** The windows of the policy `open`: nothing is used. */
@@ -199,28 +324,18 @@ function binding(windows: readonly WindowResult[]): WindowResult {
   return windows.reduce((one, other) => (bindsMore(other, one) ? other : one));
 }
 
-/** Whether one window binds more than another that is shorter. */
+/** Whether one window binds more than another that is shorter. One that has room is not waited for. */
 function bindsMore(one: WindowResult, other: WindowResult): boolean {
-  if (one.allowed !== other.allowed) return !one.allowed;
-  if (!one.allowed) {
-    const [wait, otherWait] = [
-      one.retryAfterMs ?? Number.POSITIVE_INFINITY,
-      other.retryAfterMs ?? Number.POSITIVE_INFINITY,
-    ];
-    if (wait !== otherWait) return wait > otherWait;
-  }
-  return one.limit - one.used < other.limit - other.used;
+  const [wait = 0, otherWait = 0] = [one, other].map(({ retryAfterMs = Number.POSITIVE_INFINITY }) => retryAfterMs);
+  return wait === otherWait ? one.limit - one.used < other.limit - other.used : wait > otherWait;
 }
 
 /** A lease or a reservation was asked for and denied. */
 export class DeniedError extends Error {
   override readonly name = "DeniedError";
 
-  readonly result: Result;
-
-  constructor(result: Result) {
+  constructor(readonly result: Result) {
     const wait = result.retryAfter;
     super(wait === undefined ? "Denied: it never fits" : `Denied: retry after ${wait} s`);
-    this.result = result;
   }
 }

@@ -1,11 +1,6 @@
 /**
  * How a server is asked: in which form it takes the commands, until when a reply is waited for, and when it is not asked
  * at all. In a cluster all of that is kept for each node. Limiters over one client share it.
- *
- * The commands are the module's own, functions, or a script. Before its first call a node is asked which of them it takes,
- * and gets the library or the script; all calls of that moment wait for the one answer, each until its own deadline. The
- * same is done when a reply says that the form is gone, as after a failover. A node without the module is asked for it
- * again after a reconnection and once a minute, beside the calls.
  */
 
 import { setTimeout as sleep } from "node:timers/promises";
@@ -40,6 +35,8 @@ export const EARLY_MS = 20;
 const BUSY_MS = 1000;
 const BUSY_TURNS = 20;
 const MOST_PROBES = 2;
+/** A node that was not asked for so long has left the cluster. */
+const LEFT_MS = 60_000;
 
 const REPEATABLE: ReadonlySet<Command> = new Set(["peek", "acquire", "release", "reset", "settle", "set"]);
 const servers = new WeakMap<Connection, Map<string, Server>>();
@@ -54,8 +51,6 @@ export function serverOf(connection: Connection, mode: Mode | "auto"): Server {
   return server;
 }
 
-export class NotAskedError extends UnavailableError {}
-
 /** What is known of one node. Outside of a cluster there is one. */
 class Node {
   mode: Mode | undefined;
@@ -69,13 +64,18 @@ class Node {
   /** Why it is not asked, and until when. Then one call is sent to see whether it is back. */
   #outage: { readonly cause: Error; readonly silent: boolean; readonly until: number; tryingSince: number } | undefined;
 
+  /** Whether it is unavailable, and has not left the cluster since. */
+  get isAway(): boolean {
+    return this.#outage !== undefined && performance.now() - this.#outage.until < LEFT_MS;
+  }
+
   /** Throws if the node is not to be asked now. Returns whether it was silent, and this call finds out whether it is back. */
   enter(now: number): boolean {
     const outage = this.#outage;
     if (!outage) return false;
     if (now < outage.until || outage.tryingSince < NOT_TRYING) {
       const message = `The call was not sent: a moment ago the server was unavailable: ${reason(outage.cause)}`;
-      throw new NotAskedError(message, { cause: outage.cause });
+      throw new UnavailableError(message, { cause: outage.cause });
     }
     outage.tryingSince = now;
     return outage.silent;
@@ -168,17 +168,16 @@ class Attempt implements Route {
     return this.#abort.signal;
   }
 
-  end(): boolean {
-    if (this.over) return false;
+  end(): void {
     this.over = true;
     clearTimeout(this.#timer);
-    return true;
   }
 
   /**
    * Gives the call up when this process has waited for its reply for as long as it may. What the process was busy with does not
    * count, as with a thousand requests at once, but for a second at most. Then it looks for replies for some turns of the
-   * event loop: of each that was busy, and in which a connection was made or the node asked for its form, one may find one.
+   * event loop, since timers come first: of each that was busy, and in which a connection was made or the node asked for its
+   * form, one may find one.
    */
   #expire(): void {
     const now = performance.now();
@@ -239,12 +238,16 @@ export class Server {
     return this.#connection.nodeOf?.(key) ?? "";
   }
 
+  /** Whether the node of a key, or without one any node, is taken for unavailable. */
+  isAway(key?: Word): boolean {
+    const all = key === undefined ? [...this.#nodes.keys()] : [this.nodeOf(key)];
+    // Before the nodes of a cluster are known, they have no names.
+    return all.some((name) => (name !== "" || all.length === 1) && this.#nodes.get(name)?.isAway);
+  }
+
   /**
    * Resolves with the reply, after `timeout` milliseconds at the latest. Rejects with the server's own error if that is
    * permanent, else with an {@link UnavailableError}.
-   *
-   * Replies that have arrived by the deadline are read before a call is given up: a process that was busy finds its timer
-   * and the reply at the same time, and timers come first.
    */
   call(call: Call, timeout: number): Promise<unknown> {
     const name = this.nodeOf(call.keys[0]);
@@ -261,15 +264,9 @@ export class Server {
             : new UnavailableError(`The call was not sent: the server has said nothing within ${timeout} ms`),
         );
       });
-      this.#ask(call, attempt).then(
-        (reply) => {
-          if (attempt.end()) resolve(reply);
-          if (now >= node.probeAt) this.#probe(node, attempt.key);
-        },
-        (error) => {
-          if (attempt.end()) reject(error);
-        },
-      );
+      this.#ask(call, attempt)
+        .finally(() => attempt.end())
+        .then(resolve, reject);
     });
   }
 
@@ -287,7 +284,14 @@ export class Server {
       if (attempt.over || node.mode === undefined) throw new UnavailableError("The call was not sent in time");
       const { mode } = node;
       try {
-        return await this.#transmit(this.#inForm(mode, call), attempt);
+        const reply = await this.#transmit(this.#inForm(mode, call), attempt);
+        if (performance.now() >= node.probeAt) {
+          node.probeAt = performance.now() + PROBE_AGAIN;
+          // Whether it has got the module meanwhile. No call waits for that, and no error of it is seen: what is in use goes on.
+          const find = (send: Send) => this.#find(node, attempt.key, send);
+          if (mode !== "module") this.#beside(node, attempt.key, find).catch(() => {});
+        }
+        return reply;
       } catch (error) {
         // Replicas do not get the script from their primary.
         if (peeks && mode === "script" && isMissing(error)) {
@@ -326,8 +330,8 @@ export class Server {
   }
 
   /**
-   * Finds out in which form a node takes the commands. A crowd of calls asks once, for a second at least: the deadline of
-   * one is not that of the others.
+   * Finds out in which form a node takes the commands, before its first call and when a reply says that the form is gone, as after
+   * a failover. A crowd of calls asks once, for a second at least: the deadline of one is not that of the others.
    */
   #found({ node, key, deadline }: Attempt): Promise<void> {
     if (!node.finding) {
@@ -380,15 +384,6 @@ export class Server {
       if (meaning(error.message) !== "unavailable") return error;
       throw new UnavailableError(`The server cannot decide now: ${error.message}`, { cause: error });
     }
-  }
-
-  /**
-   * Asks the node whether it has got the module meanwhile, and for an older library. No call waits for that, and no error
-   * of it is seen: what is in use goes on.
-   */
-  #probe(node: Node, key: Word): void {
-    node.probeAt = performance.now() + PROBE_AGAIN;
-    if (node.mode !== "module") this.#beside(node, key, (send) => this.#find(node, key, send)).catch(() => {});
   }
 
   /** Sends commands to the node of a key, beside the calls. */

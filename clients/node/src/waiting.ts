@@ -1,5 +1,6 @@
 /** Callers that wait: for how long, until they leave, and in which order. */
 
+import { setMaxListeners } from "node:events";
 import { setTimeout as sleep } from "node:timers/promises";
 import { LONGEST_TIMER_MS } from "./checks.js";
 import type { Result } from "./result.js";
@@ -12,6 +13,8 @@ export function unlessLeft<T>(
 ): Promise<T> {
   if (!signal) return call();
   if (signal.aborted) return Promise.reject(signal.reason);
+  // Many calls may share it, of which Node.js would warn as of a leak.
+  if (signal instanceof EventTarget) setMaxListeners(0, signal);
   return new Promise((resolve, reject) => {
     let left = false;
     const leave = () => {
@@ -55,19 +58,13 @@ class Line {
   over = Promise.resolve();
   /** What the first was told last. */
   denied: Result | undefined;
-  #freed = latch();
+  freed = latch();
 
   /** The first waits before it asks again. Resolves with whether a place was freed in this process. */
-  async pause(ms: number, signal: AbortSignal | undefined): Promise<boolean> {
-    try {
-      return await comes(this.#freed.opened, ms, signal);
-    } finally {
-      this.#freed = latch();
-    }
-  }
-
-  free(): void {
-    this.#freed.open();
+  pause(ms: number, signal: AbortSignal | undefined): Promise<boolean> {
+    return comes(this.freed.opened, ms, signal).finally(() => {
+      this.freed = latch();
+    });
   }
 }
 
@@ -95,7 +92,7 @@ export class Queue {
 
   /** A place at a key was freed in this process. */
   free(id: string): void {
-    this.#lines.get(id)?.free();
+    this.#lines.get(id)?.freed.open();
   }
 }
 
@@ -111,9 +108,5 @@ function latch(): { readonly opened: Promise<void>; readonly open: () => void } 
 async function comes(something: Promise<void>, ms: number, signal: AbortSignal | undefined): Promise<boolean> {
   const over = new AbortController();
   const either = () => Promise.race([something.then(() => true), pauseFor(ms, over.signal).then(() => false)]);
-  try {
-    return await unlessLeft(signal, either);
-  } finally {
-    over.abort();
-  }
+  return unlessLeft(signal, either).finally(() => over.abort());
 }

@@ -1,11 +1,60 @@
-/** What rules are to the commands, the keys and the memory of this package. */
+/** How a limiter is asked within this package, and what rules are to the commands, the keys and the memory. */
 
-import type { Asked, Hold } from "./asking.js";
 import { periodEnd } from "./calendar.js";
 import { holding, integer, seconds, show } from "./checks.js";
+import { isEnded } from "./errors.js";
 import type { Word } from "./keys.js";
+import type { WhenUnavailable } from "./options.js";
 import type { Rule, Window } from "./rules.js";
-import type { RuleCommand } from "./server.js";
+import type { Command, RuleCommand } from "./server.js";
+import { countdown } from "./waiting.js";
+
+/** Who holds the units of a reservation, and in which periods of a calendar. */
+export interface Hold {
+  readonly holder: string;
+  readonly leaseMs: number;
+  /** The time whose periods it counts in, once it was sent. */
+  at?: number;
+  /** Whether it has been taken: then it stays in its periods. */
+  renews?: boolean;
+}
+
+/** A key and rule of a decision, as they are asked. */
+export interface Asked {
+  readonly key: Word;
+  readonly rule: Rule;
+  readonly cost?: number | undefined;
+  readonly force?: boolean | undefined;
+  readonly holder?: Word | undefined;
+  /** Units to hold until they are settled. */
+  readonly reserve?: number | undefined;
+  /** Whether a denial may be remembered where that is done; unless given, it may. */
+  readonly remembers?: boolean | undefined;
+}
+
+/** How a limiter is asked, by an adapter where that differs from the limiter's options. */
+export interface Asking {
+  readonly timeout?: number | undefined;
+  readonly whenUnavailable?: WhenUnavailable | undefined;
+  /** What is done when the server is unavailable where neither that nor the limiter says it. */
+  readonly habit?: WhenUnavailable | undefined;
+  /** Whether denials are remembered. */
+  readonly denyCache?: boolean | undefined;
+  /** Take a turn that comes within this number of milliseconds. */
+  readonly within?: number | undefined;
+  readonly hold?: Hold | undefined;
+  /** Ask what the answer would be, and change nothing. */
+  readonly peek?: boolean | undefined;
+  /** Ask as of several keys, also of one. */
+  readonly all?: boolean | undefined;
+  /** Called where the reply is lost, so that something may have been taken. */
+  readonly lost?: (() => unknown) | undefined;
+}
+
+/** The units that a request weighs where nothing is sent of them. */
+export function unitsOf({ cost, rule }: Asked): number {
+  return cost ?? (rule.kind === "lease" ? undefined : rule.cost) ?? 1;
+}
 
 /** What a call says instead of its rule, or beside it. */
 interface Overrides extends Pick<Asked, "cost" | "force" | "holder"> {
@@ -19,7 +68,7 @@ interface Overrides extends Pick<Asked, "cost" | "force" | "holder"> {
  * The words of a rule as its command takes them behind the key, but for what a call says instead. `least` is the smallest
  * cost that the command takes. A sliding rule always sends a cost, which makes the server store the log in its compact form.
  */
-export function words(rule: Rule, overrides: Overrides, least: 0 | 1 = 1): Word[] {
+function words(rule: Rule, overrides: Overrides, least: 0 | 1 = 1): Word[] {
   const { cost, force, holder, at = Date.now(), within, hold } = overrides;
   const turn = within === undefined ? [] : ["WITHIN", String(within)];
   if (rule.kind === "lease") {
@@ -43,6 +92,57 @@ export function words(rule: Rule, overrides: Overrides, least: 0 | 1 = 1): Word[
   if (hold) list.push("HOLD", hold.holder, seconds(hold.leaseMs));
   if (force ?? rule.force) list.push("FORCE");
   return list;
+}
+
+/** The words by which a reset finds the counters of a rule. */
+export function countersOf(rule: Rule): string[] {
+  // A hold that stayed would later give back units of requests that came after the reset.
+  if (rule.kind === "calendar") return [`@${periodEnd(rule, Date.now())}`, "HOLD"];
+  return rule.kind === "fixed" ? [...rule.windows.map(({ windowMs }) => seconds(windowMs)), "HOLD"] : [];
+}
+
+/**
+ * Sends a call in the periods of now, and once more where one of them has ended by the server's clock: then in those of the
+ * earliest end. A reservation is renewed and settled in the periods in which it was made.
+ */
+export function inPeriod(
+  rules: readonly Rule[],
+  send: (at: number | undefined, timeout: number) => Promise<unknown>,
+  timeout: number,
+  hold: Hold | undefined,
+): Promise<unknown> {
+  const calendars = rules.filter((rule) => rule.kind === "calendar");
+  if (calendars.length === 0) return send(undefined, timeout);
+  const left = countdown(timeout);
+  const at = hold?.at ?? Date.now();
+  if (hold) hold.at = at;
+  return send(at, timeout).catch((error) => {
+    if (!isEnded(error) || hold?.renews) throw error;
+    const next = Math.min(...calendars.map((rule) => periodEnd(rule, at)));
+    if (hold) hold.at = next;
+    return send(next, Math.max(1, left()));
+  });
+}
+
+/** A rule in words, with those that tell its kind in front. */
+export function named(rule: Rule, overrides: Overrides, least?: 0 | 1): Word[] {
+  return [commandOf(rule).toUpperCase(), ...words(rule, overrides, least)];
+}
+
+/** The words of a call behind its keys. */
+export function wordsOf(command: Command, asked: readonly Asked[], { hold, within }: Asking, at?: number): Word[] {
+  const isNamed = command === "all" || command === "peek";
+  const list = asked.flatMap(({ rule, cost, force, holder, reserve }) => {
+    const held = reserve === undefined ? undefined : hold;
+    const least = command === "peek" || (command === "all" && !held) ? 0 : 1;
+    return (isNamed ? named : words)(rule, { cost: reserve ?? cost, force, holder, hold: held, at, within }, least);
+  });
+  return [...list, command !== "all" && repliesEach(asked[0] as Asked) ? "EACH" : "FULL"];
+}
+
+/** Whether a call asks for EACH: the server gives it for several windows that are not forced. */
+export function repliesEach({ rule, force }: Asked): boolean {
+  return (rule.kind === "sliding" || rule.kind === "fixed") && rule.windows.length > 1 && !isForced(rule, force);
 }
 
 /** A rule that is not forced, and of one of the kinds that something takes. */
@@ -102,8 +202,4 @@ const KINDS = new Set(["sliding", "fixed", "calendar", "throttle", "lease"]);
 export function commandOf(rule: Rule): RuleCommand {
   const { kind } = checked(rule);
   return kind === "lease" ? "acquire" : kind === "calendar" ? "fixed" : kind;
-}
-
-export function keyword(rule: Rule): string {
-  return commandOf(rule).toUpperCase();
 }

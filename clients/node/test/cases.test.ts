@@ -477,10 +477,11 @@ test("defaults: each row is what the package uses", async () => {
     WAITING,
     RESERVATION,
     RENEWALS,
+    OPTIONS,
   } = internal("defaults");
   const { guard } = internal("guard");
   const { asking, identified } = internal("adapter");
-  const { OPTIONS, reserving } = internal("asking");
+  const { reserving } = internal("reservation");
   const full = { ...ALLOWED, allowed: 0, used: 9, remaining: 0, "retry-after-ms": 1000, "wait-ms": 0 };
   const rule = sliding("9/minute");
 

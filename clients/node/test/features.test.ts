@@ -410,12 +410,12 @@ test("a denial is believed for a second, doubted until its wait is over, and ref
   const figures = { allowed: false, retryAfterMs: 60_000, nextAfterMs: 60_000, resetAfterMs: 60_000, atMs: 1 };
   const now = performance.now();
   cache.remember("k", rule, 1, [figures], now);
-  const found = (ms: number, cost = 1) => cache.find("k", rule, cost, now + ms) !== undefined;
-  const doubted = (ms: number) => cache.doubted("k", rule, 1, now + ms) !== undefined;
+  const found = (ms: number, cost = 1) => now + ms < cache.find("k", rule, cost, now + ms)?.until;
+  const doubted = (ms: number) => now + ms >= cache.find("k", rule, 1, now + ms)?.until;
   assert.deepEqual([found(0), found(999), found(1000)], [true, true, false]);
   assert.deepEqual([doubted(999), doubted(1000), doubted(59_999), doubted(60_000)], [false, true, true, false]);
-  assert.ok(cache.find("k", rule, 1, now + 50_000, now - 1000), "for a call that had begun before it came");
-  assert.equal(cache.find("k", rule, 1, now + 61_000, now - 1000), undefined);
+  assert.ok(cache.find("k", rule, 1, now + 50_000), "for a call that had begun before it came");
+  assert.equal(cache.find("k", rule, 1, now + 61_000), undefined);
   cache.remember("k", rule, 2, [figures], now);
   cache.refute("k", rule, 1);
   assert.equal(found(10, 2), true, "a lighter request that was allowed refutes nothing");
@@ -533,6 +533,48 @@ test("a caller may leave while its call is being sent", async () => {
   await limiter.peek("k", sliding("1/minute"));
   await assert.rejects(limiter.turn("k", sliding("1/minute"), 60_000, { signal: leaving.signal }), /gone/);
   await eventually("the turn is given back", () => sent.includes("RL.REFUND"));
+});
+
+test("many calls may share a signal, and Node.js warns of no leak", async (t) => {
+  const warnings: Error[] = [];
+  const warn = (warning: Error) => void warnings.push(warning);
+  process.on("warning", warn);
+  t.after(() => process.off("warning", warn));
+  const shared = new AbortController();
+  const send = async () => DENIED;
+  const limiter = new Limiter({ keyPrefix: "", send }, { mode: "module" });
+  const { signal } = shared;
+  const waiting = Array.from({ length: 20 }, (_, i) => [
+    limiter.hit(`k${i}`, sliding("1/minute"), { signal }),
+    limiter.wait(`k${i}`, sliding("1/minute"), { signal }),
+    limiter.hold("one", lease(1, 60), { signal, timeout: 60_000 }),
+  ]).flat();
+  const ended = Promise.allSettled(waiting);
+  await sleep(50);
+  shared.abort();
+  await ended;
+  assert.deepEqual(warnings, []);
+});
+
+test("calls that come late while others are answered are no outage: one line tells of them, and not one a call", async () => {
+  const lines: string[] = [];
+  const late: (() => void)[] = [];
+  const send = async ([, key]: readonly unknown[]) => {
+    if (key === "late") await new Promise<void>((resolve) => late.push(resolve));
+    return ALLOWED;
+  };
+  const logger = { warn: (line: string) => void lines.push(line) };
+  const limiter = new Limiter({ keyPrefix: "", send }, { mode: "module", timeout: 200, logger });
+  await limiter.hit("k", sliding("9/minute"));
+  for (let i = 0; i < 3; i++) {
+    const isLost = assert.rejects(limiter.hit("late", sliding("9/minute")), { name: "LostReplyError" });
+    const answered = setInterval(() => limiter.hit("k", sliding("9/minute")), 10);
+    await isLost;
+    clearInterval(answered);
+  }
+  for (const reply of late) reply();
+  assert.equal(lines.length, 1, String(lines));
+  assert.match(lines[0] ?? "", /^redis-rl \(redis-rl\): a call was not answered in time: No reply within 200 ms/);
 });
 
 test("what is wrong fails where it is made, and its text has no password", async () => {

@@ -12,6 +12,7 @@ import KoaRouter from "@koa/router";
 import express from "express";
 import fastify, { type FastifyReply, type FastifyRequest } from "fastify";
 import { Hono } from "hono";
+import { cors } from "hono/cors";
 import Koa from "koa";
 import mount from "koa-mount";
 import { type Connection, fixed, Limiter, lease, type Rule, sliding, UnavailableError } from "redis-rl";
@@ -608,6 +609,37 @@ test("a Fetch handler may upgrade its request, whose response cannot be copied",
   assert.equal((await limited(() => upgrade)(new Request("http://localhost/"))).status, 429);
 });
 
+test("hono: a denial keeps the headers of the middleware around the limit, and an upgrade is not copied", async () => {
+  const limiter = new Limiter(nowhere, { whenUnavailable: "local", logger: quiet });
+  const upgrade = Object.defineProperty(new Response(), "status", { value: 101 });
+  const own = { onDenied: () => new Response("calm", { status: 420, headers: { "X-Calm": "1" } }) };
+  const app = new Hono();
+  app.use(cors({ origin: "http://elsewhere" }), async (context, next) => {
+    context.header("X-Outer", "1");
+    await next();
+  });
+  app.get("/plain", honoRateLimit(limiter, sliding("0/minute"), { key: () => "k" }));
+  app.get("/own", honoRateLimit(limiter, sliding("0/minute"), { key: () => "k", ...own }));
+  const socket = new Hono().get("/", honoRateLimit(limiter, sliding("1/minute"), { key: () => "k" }), () => upgrade);
+  for (const [path, status] of [
+    ["/plain", 429],
+    ["/own", 420],
+  ] as const) {
+    const answer = await app.request(path, { headers: { Origin: "http://elsewhere" } });
+    const told = ["Access-Control-Allow-Origin", "X-Outer", "RateLimit"].map((name) => answer.headers.get(name));
+    assert.deepEqual([answer.status, ...told], [status, "http://elsewhere", "1", '"60s";r=0']);
+  }
+  assert.equal((await app.request("/own")).headers.get("X-Calm"), "1");
+  const plain = new Hono().use((context, next) => {
+    context.header("X-Outer", "1");
+    return next();
+  });
+  plain.get("/", honoRateLimit(limiter, sliding("0/minute"), { key: () => "k" }));
+  assert.equal((await plain.request("/")).headers.get("X-Outer"), "1");
+  assert.equal((await socket.request("/")).status, 101);
+  assert.equal((await socket.request("/")).status, 429);
+});
+
 test("a Fetch handler may return nothing, as Bun's do after an upgrade", async () => {
   const limiter = new Limiter(nowhere, { whenUnavailable: "open", logger: { warn() {} } });
   const limited = fetchRateLimit(limiter, sliding("1/hour"), { key: () => "k" });
@@ -843,7 +875,7 @@ test("fastify: a route is the same with and without a slash behind it", async ()
   const limiter = new Limiter(nowhere, { whenUnavailable: "open", logger: { warn() {} }, onDecision });
   const hook = fastifyRateLimit(limiter, sliding("1/hour"), { key: () => "k" });
   for (const url of ["/login", "/login/", "/"]) {
-    const reply = { getHeader() {}, header() {} };
+    const reply = { raw: { appendHeader() {} } };
     await hook({ method: "GET", routeOptions: { method: "GET", url }, raw: {} } as never, reply as never);
   }
   assert.deepEqual(

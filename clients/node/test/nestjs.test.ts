@@ -8,7 +8,7 @@ import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Controller, Get, HttpCode, type INestApplication, Module, Post, type Type } from "@nestjs/common";
-import { APP_GUARD, NestFactory } from "@nestjs/core";
+import { APP_GUARD, NestFactory, Reflector } from "@nestjs/core";
 import { FastifyAdapter } from "@nestjs/platform-fastify";
 import {
   SkipThrottle,
@@ -407,6 +407,26 @@ test("a generateKey that hands on a long tracker makes no long key", async () =>
   const asked = [{ key: `route-${tracker}`, tracker, ttl: 1000, limit: 1, blockDuration: 0, name: "default" }];
   await assert.rejects(storage.incrementAll(asked), /not available/);
   assert.ok(Math.max(...keys) < 2000, String(keys));
+});
+
+test("the guard limits what has no HTTP response: a message of a WebSocket, a subscription of GraphQL", async () => {
+  const storage = new NestThrottlerStorage(new Limiter(nowhere, { whenUnavailable: "local", logger: { warn() {} } }));
+  class Gateway {}
+  const handler = () => {};
+  for (const [i, response] of [{ text: "hello" }, undefined].entries()) {
+    class Guard extends RlThrottlerGuard {
+      protected override getRequestResponse() {
+        return { req: { from: `client ${i}` }, res: response as object };
+      }
+      protected override getTracker = async ({ from }: Record<string, string>) => from as string;
+    }
+    const options = [{ ttl: 60_000, limit: 2, ignoreUserAgents: [/friend/] }];
+    const guard = new Guard(options, storage, new Reflector());
+    await guard.onModuleInit();
+    const context = { getHandler: () => handler, getClass: () => Gateway } as never;
+    assert.deepEqual([await guard.canActivate(context), await guard.canActivate(context)], [true, true]);
+    await assert.rejects(guard.canActivate(context), { status: 429 });
+  }
 });
 
 test("the guard needs the storage", async () => {

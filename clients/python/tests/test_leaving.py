@@ -274,6 +274,41 @@ async def test_requests_that_are_left(real: Server, aio: AsyncLimiter) -> None:
     assert not any("_keep" in repr(task) for task in asyncio.all_tasks())
 
 
+async def test_calls_of_a_task_that_was_cancelled(real: Server, forwarder: Forwarder) -> None:
+    """As it cleans up: its calls end at their deadlines, and are no further cancellation."""
+    found: list[str] = []
+
+    async def work(aio: AsyncLimiter, busy: AsyncLimiter) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            try:
+                await aio.hit("a", RULE)
+            except Unavailable as error:
+                found.append(str(error))
+            # In line behind another one.
+            found.append(str((await busy.wait("l", lease(1, 60), timeout=0.2)).allowed))
+
+    async with (
+        redis.asyncio.Redis(port=forwarder.port) as client,
+        AsyncLimiter(client, timeout=0.3) as aio,
+        redis.asyncio.Redis(port=real.port) as other,
+        AsyncLimiter(other, timeout=10) as busy,
+    ):
+        await busy.acquire("l", lease(1, 60), holder="other")
+        first = asyncio.create_task(busy.wait("l", lease(1, 60), timeout=60))
+        task = asyncio.create_task(work(aio, busy))
+        await asyncio.to_thread(until, "the line has its denial", lambda: busy.statistics.denied)
+        forwarder.hang()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        forwarder.resume()
+        await busy.release("l", "other")
+        assert await first
+    assert found == ["the server has not answered in time", "False"]
+
+
 @pytest.fixture
 def no_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody looks for a place by himself in the time of a test."""

@@ -6,6 +6,7 @@ import hashlib
 import ipaddress
 import re
 from collections.abc import Iterable, MutableMapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 from ._rates import whole
@@ -126,6 +127,14 @@ def key_for(rule: Rule, identity: str | bytes, *, prefix: str = "rl:", operation
     tag = shortened(re.sub(rb"[%{}]", lambda found: b"%%%02X" % found[0][0], plain))
     key = f"{prefix}{policy}:".encode() + b"{" + tag + b"}"
     return key.decode() if isinstance(identity, str) else key
+
+
+def name_of(function: Any) -> str:
+    """What a function is called, or the class of an object that is called like one."""
+    while isinstance(function, partial):
+        function = function.func
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 def shortened(identity: bytes) -> bytes:

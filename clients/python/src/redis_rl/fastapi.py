@@ -9,7 +9,7 @@ from fastapi.requests import HTTPConnection
 from ._async.guard import AsyncGuard, Options, pairs
 from ._async.io import AsyncKeyOf, AsyncRuleOf
 from ._async.limiter import AsyncLimiter
-from ._identity import key_for
+from ._identity import key_for, name_of
 from ._result import AllResult, Result
 from .asgi import App, ClientAddress, Receive, Scope, Send, fields, with_fields
 from .starlette import RateLimitMiddleware, operation, problem_answer
@@ -83,7 +83,7 @@ class RateLimit:
     async def __call__(self, request: HTTPConnection, response: Response) -> Result | AllResult | None:
         """Called by FastAPI before the path operation. Returns the answer, None for a request that is not limited."""
         scope = request.scope
-        answer = await self._guard.ask(request, operation(scope))
+        answer = await self._guard.ask(request, operation(scope, name_of(scope["endpoint"])))
         result = request.state.rate_limit = answer.result
         if answer.problem is not None:
             if result is None:

@@ -5,7 +5,7 @@ For FastAPI there is a dependency in `redis_rl.fastapi`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import wraps
 from inspect import iscoroutinefunction
 from typing import Any, Unpack
@@ -13,12 +13,13 @@ from typing import Any, Unpack
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse
+from starlette.routing import BaseRoute, Mount
 
 from . import asgi
 from ._async.guard import AsyncGuard, Options, pairs
-from ._async.io import AsyncKeyOf, AsyncRuleOf
+from ._async.io import AsyncKeyOf, AsyncRuleOf, given
 from ._async.limiter import AsyncLimiter
-from ._identity import key_for
+from ._identity import key_for, name_of
 from .asgi import ClientAddress, Scope
 
 __all__ = ["ClientAddress", "RateLimitMiddleware", "key_for", "rate_limit"]
@@ -50,21 +51,23 @@ def rate_limit(
     guard = AsyncGuard(limiter, pairs(rule, key), holds=False, **options)
 
     def decorate(endpoint: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+        name = name_of(endpoint)
+
         @wraps(endpoint)
         async def limited(*args: Any, **named: Any) -> Any:
             request = next((each for each in (*args, *named.values()) if isinstance(each, Request)), None)
             if request is None:
-                raise TypeError(f"{endpoint.__qualname__}() has no request among its arguments, which rate_limit needs")
-            answer = await guard.ask(request, operation(request.scope))
+                raise TypeError(f"{name}() has no request among its arguments, which rate_limit needs")
+            answer = await guard.ask(request, operation(request.scope, name))
             request.state.rate_limit = answer.result
             if answer.problem is not None:
                 return problem_answer(answer.problem, answer.headers)
-            if iscoroutinefunction(endpoint):
-                response = await endpoint(*args, **named)
-            else:
-                response = await run_in_threadpool(endpoint, *args, **named)
-            for name, value in answer.headers.items():
-                response.headers.append(name, value)
+            is_async = iscoroutinefunction(endpoint)
+            made = endpoint(*args, **named) if is_async else await run_in_threadpool(endpoint, *args, **named)
+            # Of an object that is called, or within another decorator, only what it returns tells.
+            response = await given(made)
+            for field, value in answer.headers.items():
+                response.headers.append(field, value)
             return response
 
         return limited
@@ -76,12 +79,22 @@ def problem_answer(problem: Mapping[str, Any], headers: Mapping[str, str]) -> JS
     return JSONResponse(problem, problem["status"], headers, media_type="application/problem+json")
 
 
-def operation(scope: Scope) -> str:
-    """A route: its methods, the template of its path, and its function."""
-    endpoint = scope["endpoint"]
+def operation(scope: Scope, name: str) -> str:
+    """A route: its methods, the template of its path, and the name of its function."""
     # Since FastAPI 0.137 the route of a router that is included has the path without the router's prefix.
     route = scope.get("fastapi", {}).get("effective_route_context") or scope.get("route")
-    mounted = scope.get("root_path", "").removeprefix(scope.get("app_root_path", ""))
-    methods = ",".join(sorted(getattr(route, "methods", None) or ("WEBSOCKET",)))
-    path = f"{mounted}{getattr(route, 'path', '')}"
-    return f"{methods} {path} {endpoint.__module__}.{getattr(endpoint, '__qualname__', '')}"
+    mounted = scope.get("root_path", "")
+    if "app_root_path" in scope:
+        # By Starlette. Values in it are the client's choice.
+        mounted = _template(scope["router"].routes, mounted.removeprefix(scope["app_root_path"]))
+    methods = ",".join(sorted(getattr(route, "methods", None) or (scope["type"].upper(),)))
+    return f"{methods} {mounted}{getattr(route, 'path', '')} {name}"
+
+
+def _template(routes: Iterable[BaseRoute], path: str) -> str:
+    """The template of a path that has led through mounts: of each router's, the first that fits."""
+    for mount in (each for each in routes if path and isinstance(each, Mount)):
+        match = mount.path_regex.match(f"{path}/")
+        if match:
+            return str(mount.path) + _template(mount.routes, f"/{match['path']}"[:-1])
+    return ""

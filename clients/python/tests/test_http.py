@@ -368,6 +368,28 @@ async def test_a_flood_is_denied_from_memory(server: Server, aio: AsyncLimiter) 
     assert aio.statistics.denied == 499
 
 
+@pytest.mark.parametrize("places", [5, 1])
+async def test_a_flood_beside_a_lease(
+    server: Server, aio: AsyncLimiter, monkeypatch: pytest.MonkeyPatch, places: int
+) -> None:
+    """What a window denies, whoever wants the place, and also where none is free for longer."""
+    monkeypatch.setattr("redis_rl._memory.LONGEST", 60.0)
+    place = lease(places, 7200, name="place")
+    rules: list[tuple[Any, Rule]] = [(lambda scope: "k", sliding("1/hour", name="rate")), (lambda scope: "k", place)]
+    app = RateLimitMiddleware(nothing, limiter=aio, rules=rules, timeout=10)
+    assert await status(app, from_address("203.0.113.7")) == 204
+    key = key_for(place, "k")
+    assert await aio.acquire(key, place, holder="other")
+    assert [await status(app, from_address("203.0.113.7")) for _ in range(20)] == [429] * 20
+    assert (aio.statistics.denied, aio.statistics.denied_from_memory) == (20, 19)
+    await aio.reset(key_for(sliding("1/hour", name="rate"), "k"))
+    # A lease alone is asked for each time.
+    assert [await status(app, from_address("203.0.113.7")) for _ in range(3)] == (
+        [429] * 3 if places == 1 else [204, 429, 429]
+    )
+    assert aio.statistics.denied_from_memory == (19 if places == 1 else 20)
+
+
 def test_a_loop_for_each_request(server: Server) -> None:
     """As test clients have. The connections of a loop end with it, and need no garbage collector."""
     limiter = connect(server)

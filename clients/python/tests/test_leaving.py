@@ -135,6 +135,34 @@ def test_a_turn_at_the_end_of_asyncio_run(real: Server, limiter: Limiter) -> Non
     assert (limiter.peek("t", rule).retry_after or 0) <= 60
 
 
+@pytest.mark.parametrize("call", ["wait", "turn", "acquire", "reserve"])
+def test_a_call_at_the_end_of_asyncio_run(real: Server, forwarder: Forwarder, limiter: Limiter, call: str) -> None:
+    """Its answer is on its way: what it has taken is given back."""
+    rule = sliding("1/minute")
+
+    async def main() -> None:
+        aio = AsyncLimiter(redis.asyncio.Redis(port=forwarder.port), timeout=10)
+        assert await aio.hit("t", rule)
+        calls: dict[str, Any] = {
+            "wait": lambda: aio.wait("t", rule, timeout=600),
+            "turn": lambda: aio.turn("t", rule, 600),
+            "acquire": lambda: aio.acquire("l", lease(1, 60)),
+            "reserve": lambda: aio.reserve("r", rule, 1),
+        }
+        forwarder.hang()
+        asking = asyncio.ensure_future(calls[call]())
+        await asyncio.sleep(0.1)
+        assert not asking.done()
+        resumes.start()
+
+    resumes = threading.Timer(0.2, forwarder.resume)
+    asyncio.run(main())
+    resumes.join()
+    assert (limiter.peek("t", rule).retry_after or 0) <= 60
+    assert held(real, "l") == 0
+    assert limiter.peek("r", rule, cost=0).used == 0
+
+
 def test_a_turn_of_a_thread_that_is_interrupted(
     real: Server, limiter: Limiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -205,20 +205,24 @@ async def given(value: Answer | Awaitable[Answer]) -> Answer:
     return await found if inspect.isawaitable(found) else found  # type: ignore[no-any-return]
 
 
+class Steady(asyncio.Task[Answer]):
+    """A task that goes on where all are cancelled from outside of the loop, as at the end of ``asyncio.run``."""
+
+    def cancel(self, msg: Any = None) -> bool:
+        return asyncio._get_running_loop() is not None and super().cancel(msg)
+
+
 _tasks: set[asyncio.Task[Any]] = set()
 
 
-def background(call: Callable[[], Coroutine[Any, Any, Answer]], again: bool = True) -> asyncio.Task[Answer]:
-    """Makes a call while the caller goes on; ``again`` where all tasks are cancelled, as at the end of asyncio.run."""
-    task = asyncio.create_task(call())
+def background(call: Callable[[], Coroutine[Any, Any, Answer]]) -> asyncio.Task[Answer]:
+    """Makes a call while the caller goes on."""
+    task = Steady(call())
     _tasks.add(task)
 
     def end(task: asyncio.Task[Answer]) -> None:
         _tasks.discard(task)
-        if task.cancelled():
-            if again:
-                background(call, again=False)
-        elif task.exception() is not None:
+        if not task.cancelled() and task.exception() is not None:
             log.info("in the background: %s", task.exception())
 
     task.add_done_callback(end)
@@ -248,7 +252,7 @@ async def carried_out(
 
     ``undo`` is given the answer, None where it is not known.
     """
-    task = asyncio.create_task(call())
+    task = Steady(call())
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:

@@ -547,15 +547,16 @@ def test_from_url(real: Server) -> None:
         assert limiter.name == "api"
 
 
-def test_no_thread_is_to_be_had(real: Server, limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As at the end of the process, or where a container has as many as it may have."""
+@pytest.mark.parametrize("step", ["start", "__init__"])
+def test_no_thread_is_to_be_had(real: Server, limiter: Limiter, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """As at the end of the process, where a container has as many as it may have, or in a sub-interpreter."""
     assert limiter.hit("a", RULE)
 
-    def none(thread: threading.Thread) -> None:
+    def none(thread: threading.Thread, **options: Any) -> None:
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", none)
+        patched.setattr(threading.Thread, step, none)
         # The server is to be probed, in the background.
         patched.setattr("redis_rl._sync.core.PROBE_EVERY", 0.0)
         limiter._core._probe_at.update(dict.fromkeys(limiter._core._probe_at, 0.0))

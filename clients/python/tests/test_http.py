@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import logging
 import os
 import shutil
@@ -334,6 +335,29 @@ async def test_identities(server: Server, aio: AsyncLimiter) -> None:
     assert [await status(app, from_address(None)) for _ in range(2)] == [403, 403]
     assert [await status(limited(without_identity="allow"), from_address(None)) for _ in range(3)] == [204] * 3
     assert await status(behind, from_address("10.0.0.1", "unknown")) == 403
+
+
+async def test_a_response_that_is_sent_again(server: Server, aio: AsyncLimiter) -> None:
+    """An application may keep the messages of an answer that is always the same."""
+    start: dict[str, Any] = {"type": "http.response.start", "status": 204, "headers": [(b"x-own", b"1")]}
+
+    async def same(scope: Any, receive: Any, send: Any) -> None:
+        await send(start)
+        await send({"type": "http.response.body"})
+
+    app = RateLimitMiddleware(same, limiter=aio, rule=sliding("9/hour"), timeout=10)
+    for left in (8, 7):
+        sent = await call(app, from_address("203.0.113.7"))
+        assert [value.split(b";")[1] for name, value in sent[0]["headers"] if name == b"ratelimit"] == [b"r=%d" % left]
+    assert len(start["headers"]) == 1
+
+
+async def test_a_key_that_is_no_text(server: Server, aio: AsyncLimiter) -> None:
+    """JSON may have half a character, which UTF-8 has not."""
+    key = lambda scope: json.loads(scope["body"])  # noqa: E731
+    app = RateLimitMiddleware(nothing, limiter=aio, rule=sliding("1/hour"), key=key, timeout=10)
+    for body in (rb'"\ud800"', rb'"a\udfffb"'):
+        assert [await status(app, {"type": "http", "body": body}) for _ in range(2)] == [204, 429]
 
 
 async def test_limits_that_depend_on_the_request(server: Server, aio: AsyncLimiter) -> None:

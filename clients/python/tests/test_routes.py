@@ -208,6 +208,18 @@ async def test_functions_get_the_request(server: Server, aio: AsyncLimiter, limi
         starlette_adapter.rate_limit(limiter, RULE)  # type: ignore[arg-type]
 
 
+def test_a_key_of_a_form(limiter: Limiter) -> None:
+    """The middleware's request leaves the body to the application, and says so where a key function asks for it."""
+    site = flask.Flask("site")
+    site.post("/")(lambda: flask.request.form["user"])
+    site.wsgi_app = flask_adapter.RateLimitMiddleware(  # type: ignore[method-assign]
+        site.wsgi_app, limiter=limiter, rule=RULE, key=lambda request: request.form["user"]
+    )
+    site.testing = True
+    with pytest.raises(RuntimeError, match="shallow=True"):
+        site.test_client().post("/", data={"user": "me"})
+
+
 async def test_a_request_with_two_limits_is_told_of_both(server: Server, aio: AsyncLimiter, limiter: Limiter) -> None:
     """By names that differ, although both are limits of an hour, and which of them denies."""
     options: dict[str, Any] = {"key": lambda request: "me", "timeout": 10}

@@ -123,7 +123,8 @@ def key_for(rule: Rule, identity: str | bytes, *, prefix: str = "rl:", operation
         operation: of a dependency whose rule has no name, the path operation.
     """
     policy = policy_of(rule) if operation is None else _escaped(f"{operation} {rule.described()}")
-    plain = identity.encode() if isinstance(identity, str) else identity
+    # Text may have half a character, as JSON does.
+    plain = identity.encode(errors="backslashreplace") if isinstance(identity, str) else identity
     tag = shortened(re.sub(rb"[%{}]", lambda found: b"%%%02X" % found[0][0], plain))
     key = f"{prefix}{policy}:".encode() + b"{" + tag + b"}"
     return key.decode() if isinstance(identity, str) else key

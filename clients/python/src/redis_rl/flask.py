@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from inspect import isawaitable
 from typing import Any, Unpack
 
@@ -23,7 +23,8 @@ __all__ = ["ClientAddress", "RateLimitMiddleware", "key_for", "rate_limit"]
 class RateLimitMiddleware(wsgi.RateLimitMiddleware):
     """That of `redis_rl.wsgi`; its functions for keys and rules get the request."""
 
-    _request = flask.Request
+    # It leaves the body to the application.
+    _request = staticmethod(partial(flask.Request, shallow=True))
 
 
 def rate_limit(

@@ -28,7 +28,15 @@ PATHS = ("/item/{}", "/again/{}", "/v1/item/{}", "/v2/item/{}", "/method/{}", "/
 """Routes whose templates, or whose places, are different."""
 
 
-async def test_routes_of_starlette(server: Server, aio: AsyncLimiter) -> None:
+@pytest.mark.parametrize("older", [False, True])
+async def test_routes_of_starlette(
+    server: Server, aio: AsyncLimiter, monkeypatch: pytest.MonkeyPatch, older: bool
+) -> None:
+    if older:
+        # A request does not know its route.
+        operation: Any = starlette_adapter.operation
+        without: Any = lambda scope: {name: value for name, value in scope.items() if name != "route"}  # noqa: E731
+        monkeypatch.setattr(starlette_adapter, "operation", lambda scope, name: operation(without(scope), name))
     limited = starlette_adapter.rate_limit(aio, RULE, timeout=10)
 
     @limited

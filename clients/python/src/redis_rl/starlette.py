@@ -5,7 +5,7 @@ For FastAPI there is a dependency in `redis_rl.fastapi`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import wraps
 from inspect import iscoroutinefunction
 from typing import Any, Unpack
@@ -13,7 +13,7 @@ from typing import Any, Unpack
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-from starlette.routing import BaseRoute, Mount
+from starlette.routing import BaseRoute, Match, Mount
 
 from . import asgi
 from ._async.guard import AsyncGuard, Options, pairs
@@ -81,20 +81,25 @@ def problem_answer(problem: Mapping[str, Any], headers: Mapping[str, str]) -> JS
 
 def operation(scope: Scope, name: str) -> str:
     """A route: its methods, the template of its path, and the name of its function."""
-    # Since FastAPI 0.137 the route of a router that is included has the path without the router's prefix.
-    route = scope.get("fastapi", {}).get("effective_route_context") or scope.get("route")
-    mounted = scope.get("root_path", "")
+    mounted, routes = scope.get("root_path", ""), scope["router"].routes
     if "app_root_path" in scope:
         # By Starlette. Values in it are the client's choice.
-        mounted = _template(scope["router"].routes, mounted.removeprefix(scope["app_root_path"]))
+        mounted, routes = _mounted(routes, mounted.removeprefix(scope["app_root_path"]))
+    # Since FastAPI 0.137 the route of a router that is included has the path without the router's prefix.
+    route = scope.get("fastapi", {}).get("effective_route_context") or scope.get("route")
+    if route is None:
+        # The scopes of older versions of Starlette have none.
+        own = (each for each in routes if getattr(each, "endpoint", None) is scope.get("endpoint"))
+        route = next((each for each in own if each.matches(scope)[0] is Match.FULL), None)
     methods = ",".join(sorted(getattr(route, "methods", None) or (scope["type"].upper(),)))
     return f"{methods} {mounted}{getattr(route, 'path', '')} {name}"
 
 
-def _template(routes: Iterable[BaseRoute], path: str) -> str:
-    """The template of a path that has led through mounts: of each router's, the first that fits."""
+def _mounted(routes: Sequence[BaseRoute], path: str) -> tuple[str, Sequence[BaseRoute]]:
+    """The template of a path that led through mounts, of each router's the first that fits, and the routes there."""
     for mount in (each for each in routes if path and isinstance(each, Mount)):
         match = mount.path_regex.match(f"{path}/")
         if match:
-            return str(mount.path) + _template(mount.routes, f"/{match['path']}"[:-1])
-    return ""
+            template, inside = _mounted(mount.routes, f"/{match['path']}"[:-1])
+            return f"{mount.path}{template}", inside
+    return "", routes

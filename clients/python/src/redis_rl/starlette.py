@@ -81,7 +81,7 @@ def problem_answer(problem: Mapping[str, Any], headers: Mapping[str, str]) -> JS
 
 def operation(scope: Scope, name: str) -> str:
     """A route: its methods, the template of its path, and the name of its function."""
-    mounted, routes = scope.get("root_path", ""), scope["router"].routes
+    mounted, routes = scope.get("root_path", ""), getattr(scope.get("router"), "routes", ())
     if "app_root_path" in scope:
         # By Starlette. Values in it are the client's choice.
         mounted, routes = _mounted(routes, mounted.removeprefix(scope["app_root_path"]))

@@ -11,6 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ._calls import Key, Pairs, short
 from ._protocol import Unavailable, log
@@ -196,8 +197,7 @@ def _as_heavy(rules: Sequence[Rule], denial: _Denial) -> bool:
 
 
 def _plain(rule: Rule) -> Rule:
-    rule = replace(rule, cost=None, name=None, unit=None)
     # A reservation is as any request, and each has a name of its own for a place.
-    if isinstance(rule, Windowed):
-        return replace(rule, hold=None)
-    return replace(rule, holder=None) if isinstance(rule, Lease) else rule
+    own: dict[str, Any] = {"hold": None} if isinstance(rule, Windowed) else {}
+    own |= {"holder": None} if isinstance(rule, Lease) else {}
+    return replace(rule, cost=None, name=None, unit=None, **own)

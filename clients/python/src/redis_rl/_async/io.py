@@ -40,14 +40,14 @@ class Limit:
     """
 
     def __init__(self, seconds: float) -> None:
-        self._first = seconds
+        self._tick = seconds
 
     async def __aenter__(self) -> Self:
         self._task = cast("asyncio.Task[Any]", asyncio.current_task())
         self._before = self._task.cancelling()
         self._is_over = False
         self._loop = asyncio.get_running_loop()
-        self._timer: Any = self._loop.call_later(self._first, self._ticked)
+        self._timer: Any = self._loop.call_later(self._tick, self._ticked)
         return self
 
     def _ticked(self) -> None:
@@ -71,8 +71,7 @@ class Deadline(Limit):
         self._errors = errors
         self.least = seconds / _TICKS
         """What a step has in any case."""
-        self._tick = min(seconds, max(self.least, 0.005))
-        super().__init__(self._tick)
+        super().__init__(min(seconds, max(self.least, 0.005)))
         self._ticks = round(seconds / self._tick)
         self._uncounted = _UNCOUNTED
         self._at = time.monotonic() + seconds

@@ -200,10 +200,6 @@ def finished(call: Callable[[], object]) -> None:
 
 
 def carried_out(call: Callable[[], Answer], undo: Callable[[Answer | None], object]) -> Answer:
-    """Makes a call. When the caller is cancelled meanwhile, what it has done is undone.
-
-    ``undo`` is given the answer, None where it is not known.
-    """
     try:
         return call()
     except Exception:

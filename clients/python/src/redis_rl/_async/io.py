@@ -216,7 +216,7 @@ _tasks: set[asyncio.Task[Any]] = set()
 
 def background(call: Callable[[], Coroutine[Any, Any, Answer]]) -> asyncio.Task[Answer]:
     """Makes a call while the caller goes on."""
-    task = Steady(call())
+    task = Steady(call(), loop=here())
     _tasks.add(task)
 
     def end(task: asyncio.Task[Answer]) -> None:
@@ -251,7 +251,7 @@ async def carried_out(
 
     ``undo`` is given the answer, None where it is not known.
     """
-    task = Steady(call())
+    task = Steady(call(), loop=here())
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:

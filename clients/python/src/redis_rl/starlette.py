@@ -5,7 +5,7 @@ For FastAPI there is a dependency in `redis_rl.fastapi`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
 from inspect import iscoroutinefunction
 from typing import Any, Unpack
@@ -85,19 +85,28 @@ def operation(scope: Scope, name: str) -> str:
     if "app_root_path" in scope:
         # By Starlette. Values in it are the client's choice.
         mounted, routes = _mounted(routes, mounted.removeprefix(scope["app_root_path"]))
-    # Since FastAPI 0.137 the route of a router that is included has the path without the router's prefix.
-    route = scope.get("fastapi", {}).get("effective_route_context") or scope.get("route")
-    if route is None:
+    route, context = scope.get("route"), scope.get("fastapi", {}).get("effective_route_context")
+    if context is not None and context.original_route is route:
+        # Since FastAPI 0.137 the route of a router that is included has the path without the router's prefix.
+        route = context
+    elif not hasattr(route, "path"):
         # The scopes of older versions of Starlette have none.
-        own = (each for each in routes if getattr(each, "endpoint", None) is scope.get("endpoint"))
+        own = (each for each in _flat(routes) if getattr(each, "endpoint", None) is scope.get("endpoint"))
         route = next((each for each in own if each.matches(scope)[0] is Match.FULL), None)
     methods = ",".join(sorted(getattr(route, "methods", None) or (scope["type"].upper(),)))
     return f"{methods} {mounted}{getattr(route, 'path', '')} {name}"
 
 
+def _flat(routes: Iterable[BaseRoute]) -> Iterator[BaseRoute]:
+    """With those of routers that are included, which FastAPI keeps apart since 0.137."""
+    for route in routes:
+        contexts = getattr(route, "effective_route_contexts", None)
+        yield from (each.starlette_route for each in contexts()) if contexts else [route]
+
+
 def _mounted(routes: Sequence[BaseRoute], path: str) -> tuple[str, Sequence[BaseRoute]]:
     """The template of a path that led through mounts, of each router's the first that fits, and the routes there."""
-    for mount in (each for each in routes if path and isinstance(each, Mount)):
+    for mount in (each for each in _flat(routes) if path and isinstance(each, Mount)):
         match = mount.path_regex.match(f"{path}/")
         if match:
             template, inside = _mounted(mount.routes, f"/{match['path']}"[:-1])

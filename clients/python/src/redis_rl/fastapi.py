@@ -89,12 +89,7 @@ class RateLimit:
             if result is None:
                 raise _refused(scope, HTTPException(answer.problem["status"], answer.problem["title"]))
             raise _refused(scope, RateLimitExceeded(result, answer.problem, answer.headers))
-        added = scope.get(_HEADERS)
-        if added is not None:
-            added += fields(answer.headers)
-        else:
-            for name, value in answer.headers.items():
-                response.headers.append(name, value)
+        scope.get(_HEADERS, response.raw_headers).extend(fields(answer.headers))
         return result
 
 

@@ -20,7 +20,7 @@ from ._async.guard import AsyncGuard, Options, pairs
 from ._async.io import AsyncKeyOf, AsyncRuleOf, given
 from ._async.limiter import AsyncLimiter
 from ._identity import key_for, name_of
-from .asgi import ClientAddress, Scope
+from .asgi import ClientAddress, Scope, fields
 
 __all__ = ["ClientAddress", "RateLimitMiddleware", "key_for", "rate_limit"]
 
@@ -66,8 +66,7 @@ def rate_limit(
             made = endpoint(*args, **named) if is_async else await run_in_threadpool(endpoint, *args, **named)
             # Of an object that is called, or within another decorator, only what it returns tells.
             response = await given(made)
-            for field, value in answer.headers.items():
-                response.headers.append(field, value)
+            response.raw_headers.extend(fields(answer.headers))
             return response
 
         return limited

@@ -4,7 +4,7 @@ import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { type Asked, type Asking, type Hold, OPTIONS, POLICIES, reserving, unitsOf } from "./asking.js";
 import { periodEnd } from "./calendar.js";
-import { duration, integer, known, oneOf, seconds } from "./checks.js";
+import { duration, holding, integer, known, oneOf, seconds } from "./checks.js";
 import { type Connection, connect, type RedisClient } from "./connection.js";
 import { LIMITER, WAITING } from "./defaults.js";
 import { type Denial, DenialCache } from "./denials.js";
@@ -118,9 +118,8 @@ export class Limiter {
 
   /** Says what {@link hit} would answer, and changes nothing: `RL.PEEK`. */
   async peek<R extends Rule>(key: Word, rule: R, options: PeekOptions<R> = {} as PeekOptions<R>): Promise<Result> {
-    const { cost, signal, timeout, ...given } = options as AnyOptions;
-    const asker = (lease: LeaseRule) => given.holder ?? lease.holder ?? randomUUID();
-    const holder = checked<Rule>(rule).kind === "lease" ? asker(rule as LeaseRule) : undefined;
+    const { cost, holder, signal, timeout } = options as AnyOptions;
+    checked<Rule>(rule);
     return unlessLeft(signal, () => this.ask([{ key, rule, cost, holder }], { timeout, peek: true }));
   }
 
@@ -128,6 +127,7 @@ export class Limiter {
   async refund(key: Word, rule: QuotaRule, options: RefundOptions = {}): Promise<Refund> {
     const { cost, atMs } = options;
     if (checked<Rule>(rule).kind === "lease") throw new TypeError("a lease is not refunded but released");
+    if (atMs !== undefined) integer("atMs", atMs, 0);
     const behind = [keyword(rule), ...words(rule, { cost, at: atMs }, 1)];
     if (atMs !== undefined) behind.push("AT", String(atMs));
     const reply = await this.#giveBack("refund", key, behind, options);
@@ -211,7 +211,7 @@ export class Limiter {
   /** Ends leases: `RL.RELEASE`. Resolves with how many there were; releasing twice is no error. */
   async release(key: Word, ...holders: [Word, ...Word[]]): Promise<number> {
     if (holders.length === 0) throw new TypeError("release needs a holder");
-    for (const holder of holders) checkedWord("a holder", holder);
+    for (const holder of holders) holding(holder);
     const released = readInteger(await this.#giveBack("release", key, holders, {}), "a number of leases");
     this.#queue.free(memoryKey(key));
     return released;

@@ -536,7 +536,7 @@ describe("with a server", () => {
       server.resume();
       await eventually("nothing is held", async () => {
         const places = await made()
-          .peek(`late:${name}`, lease(1, 60))
+          .peek(`late:${name}`, lease(1, 60), { holder: "h" })
           .catch(() => undefined);
         return places?.used === 1 && (await server.run("EXISTS", `late:${name}`)) === 0;
       });

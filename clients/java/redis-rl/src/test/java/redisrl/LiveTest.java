@@ -6,6 +6,7 @@ import static org.assertj.core.api.Assertions.catchThrowable;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import io.lettuce.core.RedisClient;
+import io.lettuce.core.RedisURI;
 import java.io.ByteArrayOutputStream;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
@@ -519,6 +520,26 @@ class LiveTest {
       assertThatThrownBy(() -> limiter.hit("k", Rule.sliding("5/s")))
           .isInstanceOf(ServerException.class)
           .hasMessageStartingWith("NOAUTH");
+    }
+  }
+
+  @Test
+  void aPasswordThatIsWrongIsNoOutageForAnyOfManyCalls() throws Exception {
+    try (TestServer closed = new TestServer(true, "--requirepass", "s3cret");
+        Transport transport =
+            LettuceTransport.create(
+                RedisURI.builder(closed.uri()).withPassword("wrong".toCharArray()).build());
+        Limiter limiter = on(transport).build()) {
+      // Of the first, Lettuce may not know.
+      eventually(
+          () ->
+              catchThrowable(() -> limiter.hit("k", Rule.sliding("5/s")))
+                  instanceof ServerException);
+      for (int i = 0; i < 400; i++) {
+        assertThatThrownBy(() -> limiter.hit("k", Rule.sliding("5/s")))
+            .isInstanceOf(ServerException.class)
+            .hasMessageStartingWith("WRONGPASS");
+      }
     }
   }
 }

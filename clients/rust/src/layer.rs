@@ -116,12 +116,10 @@ pub struct Decided {
 pub struct Denial<'a> {
     /// The request.
     pub request: &'a Parts,
-    /// Until the same request fits; `None` if it never does.
-    pub retry_after: Option<Duration>,
     /// The names of the policies that the request did not fit into.
     pub violated_policies: &'a [String],
-    /// The window that denies. `None` if the server was not asked, as it is unavailable.
-    pub state: Option<State>,
+    /// The window that denies.
+    pub state: State,
 }
 
 /// A request that is refused for another reason than its rules, as [`RateLimitLayer::on_refused`] is told of it.
@@ -496,8 +494,7 @@ impl Shared {
                     });
                     return Ok(Passed { decided: decided.collect(), fields: Some(fields), held });
                 }
-                let (violated_policies, retry_after) = (&outcome.violated_policies(), state.retry_after);
-                let mut response = self.deny(&Denial { request, retry_after, violated_policies, state: Some(state) });
+                let mut response = self.deny(request, &outcome.violated_policies(), state);
                 describe(&mut response, &fields);
                 Err(response)
             }
@@ -525,10 +522,8 @@ impl Shared {
                 if state.allowed {
                     return None;
                 }
-                let retry_after = state.retry_after;
-                let mut response =
-                    self.deny(&Denial { request, retry_after, violated_policies: &violated, state: None });
-                if let Some(wait) = retry_after {
+                let mut response = self.deny(request, &violated, state);
+                if let Some(wait) = state.retry_after {
                     let seconds = headers::whole_seconds(wait).max(1);
                     response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
                 }
@@ -546,12 +541,11 @@ impl Shared {
         answer(request, status, title, problem)
     }
 
-    fn deny(&self, denial: &Denial<'_>) -> Response<String> {
+    fn deny(&self, request: &Parts, violated_policies: &[String], state: State) -> Response<String> {
         if let Some(handler) = &self.on_denied {
-            return handler(denial);
+            return handler(&Denial { request, violated_policies, state });
         }
-        let problem = headers::problem(denial.violated_policies);
-        answer(denial.request, DENIED, "quota exceeded", problem)
+        answer(request, DENIED, "quota exceeded", headers::problem(violated_policies))
     }
 }
 

@@ -1,6 +1,5 @@
 //! The commands as methods.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
@@ -372,7 +371,7 @@ impl Limiter {
         let observe = |outcome| self.observe_call(call, outcome, started);
         let denials = denials.filter(|_| self.remembers);
         let mut known = denials.and_then(|denials| denials.find(call, started));
-        let (mut limiter, mut _place) = (Cow::Borrowed(self), None);
+        let (mut limiter, mut _place) = (self.clone(), None);
         if known.is_none()
             && let Some((denials, key)) = denials.and_then(|denials| Some((denials, denials.doubted(call)?)))
         {
@@ -383,7 +382,7 @@ impl Limiter {
             // Until one of them has an answer.
             _place = denials.doubted(call).map(|_| place);
             let left = self.timeout.saturating_sub(started.elapsed());
-            limiter = Cow::Owned(self.with_timeout(left.max(self.timeout / LAST_CALL_SHARE)));
+            limiter = self.with_timeout(left.max(self.timeout / LAST_CALL_SHARE));
         }
         if let Some(outcome) = known {
             observe(Ok(outcome.state()));

@@ -375,7 +375,7 @@ async fn heavy_requests_are_denied_from_memory_between_light_ones() {
 async fn a_denial_is_answered_as_the_user_says() {
     let server = Server::frozen(Has::Module).await;
     let handler = |denial: &redis_rl_client::Denial<'_>| {
-        let wait = denial.retry_after.unwrap().as_secs();
+        let wait = denial.state.retry_after.unwrap().as_secs();
         let text = format!("{} {wait} {:?}", denial.request.uri.path(), denial.violated_policies);
         HttpResponse::builder().status(418).body(text).unwrap()
     };

@@ -9,10 +9,10 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::block::{Ask, Held, ROUNDING, Take, Terms};
-use crate::decision::Decision;
+use crate::decision::{Decision, Source};
 use crate::denials::LONGEST;
 use crate::error::{Error, InvalidArgument, no_answer};
-use crate::limiter::{LONGEST_LINGER, LONGEST_TURN, Leave, Limiter};
+use crate::limiter::{LONGEST_TURN, Leave, Limiter};
 use crate::rates::{MOST_UNITS, Window};
 use crate::rule::{Rule, Sliding, Use};
 
@@ -130,13 +130,12 @@ impl Blocks {
     /// As [`Error`] says. Also [`Error::Unavailable`] where the server's answers take longer than `within`.
     pub async fn hit(&self, key: impl AsRef<[u8]>, cost: u64) -> Result<Decision, Error> {
         let (key, started) = (key.as_ref(), Instant::now());
-        let mut asked = false;
-        let outcome = self.decide(key, cost, &mut asked).await;
-        self.limiter.observe("hit", [key].into_iter(), outcome.as_ref().map(Decision::state), started, !asked);
+        let outcome = self.decide(key, cost).await;
+        self.limiter.observe("hit", [key].into_iter(), outcome.as_ref().map(Decision::state), started);
         outcome
     }
 
-    async fn decide(&self, key: &[u8], cost: u64, asked: &mut bool) -> Result<Decision, Error> {
+    async fn decide(&self, key: &[u8], cost: u64) -> Result<Decision, Error> {
         if !(1..=MOST_UNITS).contains(&cost) {
             return Err(InvalidArgument(format!("a cost must be from 1 to {MOST_UNITS}, not {cost}")).into());
         }
@@ -150,8 +149,8 @@ impl Blocks {
             let ask = {
                 let mut known = place.known();
                 match known.held.take(cost, now.into_std()) {
-                    Take::Spent => return self.tell(&known, cost, true, now),
-                    Take::Denied => return self.tell(&known, cost, false, now),
+                    Take::Spent => return self.tell(&known, cost, true, now, Source::Memory),
+                    Take::Denied => return self.tell(&known, cost, false, now, Source::Memory),
                     Take::Wait => None,
                     Take::Ask(ask) => Some(ask),
                 }
@@ -164,7 +163,6 @@ impl Blocks {
                 }
                 continue;
             };
-            *asked = true;
             match self.ask(&place, key, ask, now, deadline).await? {
                 Answer::Is(decision) => return Ok(decision),
                 Answer::AskForLess => {}
@@ -201,14 +199,14 @@ impl Blocks {
         let _asking = Asking { place, ask };
         let rule = self.rule.clone().cost(ask.size);
         let at_server = self.key(key);
-        let request = Arc::new(self.limiter.ask([(&at_server, rule.clone().into())], false, Use::Hit)?);
-        let leave = Leave::new(LONGEST_LINGER, move |limiter, outcome| async move {
+        let call = Arc::new(self.limiter.request([(&at_server, rule.clone().into())], None, Use::Hit)?);
+        let leave = Leave::new(move |limiter, outcome| async move {
             give_back(&limiter, &at_server, rule, outcome.at).await;
         });
         let limiter = self.limiter.with_timeout(deadline.saturating_duration_since(sent));
-        let decision = limiter.decide_anew(&request, Some(leave)).await?.one()?;
+        let decision = limiter.decide_anew(&call, Some(leave)).await?.one()?;
         let now = Instant::now();
-        let free = decision.each.iter().map(|window| window.remaining).min().unwrap_or(0);
+        let free = decision.each().iter().map(|window| window.remaining).min().unwrap_or(0);
         let retry_after = decision.retry_after.unwrap_or(LONGEST).min(LONGEST);
         let (allowed, at) = (decision.allowed, decision.at);
         let mut known = place.known();
@@ -223,7 +221,7 @@ impl Blocks {
                 return Ok(Answer::TooLate);
             }
         }
-        self.tell(&known, ask.cost, allowed, now).map(Answer::Is)
+        self.tell(&known, ask.cost, allowed, now, Source::Server).map(Answer::Is)
     }
 
     /// Gives back what is left when its time is over.
@@ -239,12 +237,12 @@ impl Blocks {
     }
 
     /// The decision on a request, by what the server answered last.
-    fn tell(&self, known: &Known, cost: u64, allowed: bool, now: Instant) -> Result<Decision, Error> {
+    fn tell(&self, known: &Known, cost: u64, allowed: bool, now: Instant, source: Source) -> Result<Decision, Error> {
         let Some((last, came)) = &known.last else {
             return Err(Error::Unexpected("units that were never reserved".to_owned()));
         };
         let (rule, left) = (self.given.clone().cost(cost), known.held.left(now.into_std()));
-        Ok(last.of_block(rule.into(), allowed, left, now.duration_since(*came), self.terms.within + ROUNDING))
+        Ok(last.of_block(rule.into(), allowed, left, now.duration_since(*came), self.terms.within + ROUNDING, source))
     }
 }
 

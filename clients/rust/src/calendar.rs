@@ -6,7 +6,6 @@ use jiff::civil::Date;
 use jiff::tz::{AmbiguousOffset, TimeZone};
 use jiff::{Timestamp, ToSpan};
 
-use crate::clock::Clock;
 use crate::common::Common;
 use crate::error::InvalidArgument;
 use crate::rates::{Window, digits, sides};
@@ -70,14 +69,8 @@ impl Calendar {
     }
 
     /// The window as the commands take it, at this time.
-    pub(crate) fn period(&self, clock: &Clock) -> String {
-        format!("@{}", clock.ends(self.end(clock.time())))
-    }
-
-    /// The milliseconds from this time to the end of the period.
-    #[cfg(feature = "tower")]
-    pub(crate) fn left(&self, clock: &Clock) -> u64 {
-        self.end(clock.time()).map_or(0, |end| end.saturating_sub(clock.time()))
+    pub(crate) fn period(&self, time: u64) -> String {
+        format!("@{}", self.end(time).unwrap_or(u64::MAX))
     }
 
     /// As the policy of other rules.
@@ -90,7 +83,7 @@ impl Calendar {
 
     /// The end of the period in which a time lies, both in unix milliseconds. `None` within some years of the ends
     /// of the calendar, in the year 9999.
-    fn end(&self, time: u64) -> Option<u64> {
+    pub(crate) fn end(&self, time: u64) -> Option<u64> {
         let time = Timestamp::from_millisecond(i64::try_from(time).ok()?).ok()?;
         // No date begins later than a time that lies in it.
         let days = successors(Some(self.zone.to_datetime(time).date()), |day| day.tomorrow().ok());
@@ -197,7 +190,7 @@ mod tests {
         for time in [253_402_300_799_999, u64::MAX, 1 << 62] {
             assert_eq!(calendar.end(time), None);
         }
-        assert_eq!(Clock::at(u64::MAX).ends(calendar.end(u64::MAX)), u64::MAX);
+        assert_eq!(calendar.period(u64::MAX), format!("@{}", u64::MAX));
         assert_eq!(calendar.end(0), Some(31_536_000_000));
     }
 }

@@ -1,94 +1,103 @@
-//! One call of a command, in the words of each of the three modes.
+//! One call of a command: what it asks for, in the words of each of the three modes, and how far it is.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::SystemTime;
 
 use redis::Cmd;
+use smallvec::SmallVec;
 
-use crate::clock::Clock;
 use crate::command::Command;
-use crate::connection::To;
+use crate::connection::{Progress, To};
 use crate::error::InvalidArgument;
 use crate::mode::{SCRIPT, SCRIPT_SHA};
 use crate::rule::{Rule, Use};
 
-/// What a request for a decision asks for: keys, with a rule for each.
+/// A list that needs no allocation for one item: most calls are about one key.
+pub(crate) type Few<T> = SmallVec<[T; 1]>;
+
+/// A command with its keys, a rule for each, and the words behind them.
 #[derive(Debug)]
-pub(crate) struct Ask {
+pub(crate) struct Call {
+    pub command: Command,
     /// With the limiter's prefix.
-    pub keys: Arc<[Vec<u8>]>,
-    pub rules: Vec<Rule>,
-    /// Whether by RL.ALL, as those on several keys are.
-    pub all: bool,
-    /// By which calendars are worked out. Also later: what was counted in a period is settled in it.
-    pub clock: Arc<Clock>,
-    /// The longest wait for a turn, in milliseconds.
-    pub within: Option<u64>,
+    pub keys: Few<Vec<u8>>,
+    pub rules: Few<Rule>,
+    words: Vec<Vec<u8>>,
+    /// By which calendars are worked out, in unix milliseconds.
+    time: AtomicU64,
+    /// Whether it belongs to the period of that time, and to no later one.
+    stays: bool,
+    pub progress: Progress,
 }
 
-impl Ask {
-    pub fn new(keys: Vec<Vec<u8>>, rules: Vec<Rule>, all: bool, wanted: Use) -> Result<Self, InvalidArgument> {
+impl Call {
+    /// A call of this command, about keys with a rule for each, or without rules.
+    pub fn new(command: Command, keys: Few<Vec<u8>>, rules: Few<Rule>) -> Self {
+        let (words, time, progress) = (Vec::new(), AtomicU64::new(now()), Progress::default());
+        Self { command, keys, rules, words, time, stays: false, progress }
+    }
+
+    /// A call by this command, or by that of the one rule.
+    pub fn request(
+        rules: impl IntoIterator<Item = (Vec<u8>, Rule)>,
+        command: Option<Command>,
+        wanted: Use,
+    ) -> Result<Self, InvalidArgument> {
+        let (keys, rules): (Few<_>, Few<_>) = rules.into_iter().unzip();
         if !(1..=64).contains(&keys.len()) {
             return Err(InvalidArgument(format!("a call takes 1 to 64 keys, not {}", keys.len())));
         }
         rules.iter().try_for_each(|rule| rule.check(wanted))?;
-        Ok(Self { keys: keys.into(), rules, all, clock: Arc::new(Clock::now()), within: None })
+        let command = command.or(rules.first().map(Rule::command)).unwrap_or(Command::ALL);
+        Ok(Self::new(command, keys, rules))
+    }
+
+    /// With these words behind the rules.
+    pub fn with<W: AsRef<[u8]>>(self, words: impl IntoIterator<Item = W>) -> Self {
+        Self { words: words.into_iter().map(|word| word.as_ref().to_vec()).collect(), ..self }
+    }
+
+    /// In the periods of the calendar of this time.
+    pub fn at(self, time: u64) -> Self {
+        Self { time: time.into(), ..self }
+    }
+
+    /// The same once more, for what was granted. What is reserved in a period of the calendar stays there.
+    pub fn again(&self) -> Self {
+        let stays = self.rules.iter().any(|rule| rule.is_reserved() && rule.ends(self.time()).is_some());
+        let again = Self::new(self.command, self.keys.clone(), self.rules.clone());
+        if stays { Self { stays, ..again.at(self.time()) } } else { again }
     }
 
     pub fn items(&self) -> impl Iterator<Item = (&Vec<u8>, &Rule)> {
         self.keys.iter().zip(&self.rules)
     }
 
-    /// The call that decides.
-    pub fn call(self: &Arc<Self>) -> Call {
-        let command = match &self.rules[..] {
-            [rule] if !self.all => rule.command(),
-            _ => Command::ALL,
-        };
-        let repeatable = command.repeatable || self.rules.iter().any(Rule::is_reserved);
-        let this = Arc::clone(self);
-        let words = move |cmd: &mut Cmd, clock: &Clock| {
-            for rule in &this.rules {
-                rule.write(cmd, clock, this.all);
-            }
-            if let Some(within) = this.within {
-                cmd.arg("WITHIN").arg(within);
-            }
-            cmd.arg(match &this.rules[..] {
-                [rule] if !this.all => rule.form(),
-                _ => "FULL",
-            });
-        };
-        let (keys, clock) = (Arc::clone(&self.keys), Arc::clone(&self.clock));
-        Call { command: Command { repeatable, ..command }, keys, clock, words: Box::new(words) }
-    }
-}
-
-type Words = Box<dyn Fn(&mut Cmd, &Clock) + Send + Sync>;
-
-/// A command with its keys and the words behind them.
-pub(crate) struct Call {
-    pub command: Command,
-    pub keys: Arc<[Vec<u8>]>,
-    /// By which its words work out the calendars.
-    pub clock: Arc<Clock>,
-    words: Words,
-}
-
-impl Call {
-    /// A call about one key.
-    pub fn new(command: Command, key: Vec<u8>, words: impl Fn(&mut Cmd, &Clock) + Send + Sync + 'static) -> Self {
-        Self { command, keys: [key].into(), clock: Arc::new(Clock::now()), words: Box::new(words) }
+    pub fn time(&self) -> u64 {
+        self.time.load(Relaxed)
     }
 
-    pub fn at(self, clock: Arc<Clock>) -> Self {
-        Self { clock, ..self }
+    /// Goes on to the earliest end of its periods, as the server's clock is there already. Answers whether there is one.
+    pub fn goes_on(&self) -> bool {
+        let end = self.rules.iter().filter_map(|rule| rule.ends(self.time())).min().filter(|_| !self.stays);
+        end.inspect(|end| self.time.store(*end, Relaxed)).is_some()
+    }
+
+    /// Whether it asks for a turn.
+    pub fn is_turn(&self) -> bool {
+        self.command.decides && !self.words.is_empty()
+    }
+
+    /// Whether it can be sent again after its reply was lost: it counts nothing twice.
+    pub fn is_repeatable(&self) -> bool {
+        self.command.repeatable || self.command.decides && self.rules.iter().any(Rule::is_reserved)
     }
 
     /// By the module's command.
     pub fn by_module(&self) -> Cmd {
         self.cmd(|cmd| {
             cmd.arg(self.command.names.0);
-            if self.command.counted {
+            if self.command.several {
                 cmd.arg(self.keys.len());
             }
             cmd.arg(&*self.keys);
@@ -117,7 +126,19 @@ impl Call {
         let bytes: usize = self.keys.iter().map(|key| key.len() + 40).sum();
         let mut cmd = Cmd::with_capacity(6 + 7 * self.keys.len(), bytes + 32);
         begin(&mut cmd);
-        (self.words)(&mut cmd, &self.clock);
+        // A rule's own command needs no word for it.
+        let named = self.command.several || !self.command.decides;
+        for rule in &self.rules {
+            rule.write(&mut cmd, self.time(), named);
+        }
+        cmd.arg(&*self.words);
+        if self.command.in_full {
+            match &self.rules[..] {
+                [] => {}
+                [rule] if !self.command.several => drop(cmd.arg(rule.form())),
+                _ => drop(cmd.arg("FULL")),
+            }
+        }
         cmd
     }
 
@@ -130,4 +151,25 @@ impl Call {
     pub fn to(&self, read_only: bool) -> To<'_> {
         if read_only { To::Replica(self.key()) } else { To::Primary(self.key()) }
     }
+}
+
+/// Milliseconds since the epoch.
+pub(crate) fn unix_millis(time: SystemTime) -> u64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The time by the clock of this process.
+fn now() -> u64 {
+    #[cfg(test)]
+    if let Some(time) = NOW.get() {
+        return time;
+    }
+    unix_millis(SystemTime::now())
+}
+
+#[cfg(test)]
+thread_local! {
+    /// What the clock of this thread shows, for tests.
+    pub(crate) static NOW: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use redis::Cmd;
 
 use crate::error::InvalidArgument;
-use crate::rates::seconds;
+use crate::rates::Seconds;
 
 /// The options of a rule. A kind that has no method for one of these leaves it as it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl Common {
             cmd.arg("COST").arg(cost);
         }
         if let Some(Reserved::By { holder, millis }) = &self.hold {
-            cmd.arg("HOLD").arg(&**holder).arg(seconds(*millis));
+            cmd.arg("HOLD").arg(&**holder).arg(Seconds(*millis));
         }
         if self.force {
             cmd.arg("FORCE");

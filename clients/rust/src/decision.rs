@@ -1,14 +1,27 @@
 //! What the server answers, as values.
 
 use std::ops::Deref;
+use std::slice;
 use std::time::{Duration, SystemTime};
 
 use redis::Value;
 
-use crate::call::Ask;
+use crate::call::{Call, Few};
 use crate::error::Error;
 use crate::reply::{FIELDS, array, elements, fields, integer, integers};
 use crate::rule::Rule;
+
+/// Who has decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Source {
+    /// The server.
+    Server,
+    /// This process, by a denial that it remembered, or by units of a block.
+    Memory,
+    /// This process, as [`WhenUnavailable::Local`](crate::WhenUnavailable::Local) says.
+    Local,
+}
 
 /// One window after a call. Times are counted from [`at`](Self::at).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +47,8 @@ pub struct State {
     pub at: SystemTime,
     /// How long to wait for the turn, from when the reply came; zero where there is nothing to wait for.
     pub wait: Duration,
+    /// Who has decided.
+    pub source: Source,
 }
 
 impl State {
@@ -51,11 +66,12 @@ impl State {
             window,
             at: SystemTime::UNIX_EPOCH,
             wait: Duration::ZERO,
+            source: Source::Server,
         }
     }
 
-    /// The same as it stands after some time, if nothing else has happened: what is awaited comes nearer.
-    pub(crate) fn after(&self, elapsed: Duration) -> Self {
+    /// The same as `source` tells it after some time, if nothing else has happened: what is awaited comes nearer.
+    pub(crate) fn after(&self, elapsed: Duration, source: Source) -> Self {
         // Not to the end: it is not known to have come.
         let nearer = |wait: Duration| {
             if wait.is_zero() { wait } else { wait.saturating_sub(elapsed).max(Duration::from_millis(1)) }
@@ -65,6 +81,7 @@ impl State {
             next_after: self.next_after.map(nearer),
             reset_after: self.reset_after.map(nearer),
             at: self.at.checked_add(elapsed).unwrap_or(self.at),
+            source,
             ..*self
         }
     }
@@ -78,9 +95,8 @@ impl State {
 #[must_use = "a request that was denied must not go on"]
 #[non_exhaustive]
 pub struct Decision {
-    /// Each window, shortest first. Only the one that binds where the rule forces a request on several, and in
-    /// [`Limiter::all`](crate::Limiter::all).
-    pub each: Vec<State>,
+    /// None where only one is known.
+    each: Vec<State>,
     state: State,
     rule: Rule,
 }
@@ -99,10 +115,15 @@ impl Decision {
         Ok(Self { each, state, rule })
     }
 
+    /// The answer of a single window.
+    fn alone(rule: Rule, state: State) -> Self {
+        Self { each: Vec::new(), state, rule }
+    }
+
     /// Reads the reply to FULL or EACH, whichever the rule asks for. `turn`: whether a turn was asked for.
     fn read(rule: Rule, reply: &Value, turn: bool) -> Result<Self, Error> {
         if !rule.wants_each() {
-            return Self::of(rule, vec![State::read(reply, turn)?]);
+            return Ok(Self::alone(rule, State::read(reply, turn)?));
         }
         let (windows, expected) = (array(reply)?, rule.windows().len());
         if windows.len() != expected {
@@ -110,6 +131,12 @@ impl Decision {
         }
         let each = windows.iter().map(|window| State::read(window, turn)).collect::<Result<_, _>>()?;
         Self::of(rule, each)
+    }
+
+    /// Each window, shortest first. Only the one that binds where the rule forces a request on several, and in
+    /// [`Limiter::all`](crate::Limiter::all).
+    pub fn each(&self) -> &[State] {
+        if self.each.is_empty() { slice::from_ref(&self.state) } else { &self.each }
     }
 
     /// The rule that was asked.
@@ -127,14 +154,22 @@ impl Decision {
         self.state
     }
 
-    fn after(&self, elapsed: Duration) -> Self {
-        let each = self.each.iter().map(|state| state.after(elapsed)).collect();
-        Self { each, state: self.state.after(elapsed), rule: self.rule.clone() }
+    fn after(&self, elapsed: Duration, source: Source) -> Self {
+        let each = self.each.iter().map(|state| state.after(elapsed, source)).collect();
+        Self { each, state: self.state.after(elapsed, source), rule: self.rule.clone() }
     }
 
     /// The decision on a request by this rule, of a process that had this answer to a call for a block some time ago, and
     /// holds `left` units of it. The block's windows are `longer`.
-    pub(crate) fn of_block(&self, rule: Rule, allowed: bool, left: u64, elapsed: Duration, longer: Duration) -> Self {
+    pub(crate) fn of_block(
+        &self,
+        rule: Rule,
+        allowed: bool,
+        left: u64,
+        elapsed: Duration,
+        longer: Duration,
+        source: Source,
+    ) -> Self {
         let tell = |state: &State| State {
             allowed: allowed || state.allowed,
             used: state.used.saturating_sub_unsigned(left),
@@ -144,12 +179,12 @@ impl Decision {
             ..*state
         };
         let told = Self { each: self.each.iter().map(tell).collect(), state: tell(&self.state), rule };
-        told.after(elapsed)
+        told.after(elapsed, source)
     }
 }
 
 /// The window that binds, as the server picks it.
-fn binding(each: &[State]) -> Option<&State> {
+pub(crate) fn binding(each: &[State]) -> Option<&State> {
     let free = |state: &State| i128::from(state.limit) - i128::from(state.used);
     let wait = |state: &State| state.retry_after.unwrap_or(Duration::MAX);
     let denying = each.iter().filter(|state| !state.allowed);
@@ -169,8 +204,7 @@ fn binding(each: &[State]) -> Option<&State> {
 pub struct AllDecision {
     /// The position, from 0, of the rule that binds.
     pub index: usize,
-    /// The answer to each rule, in the order of the call. `allowed` in it says whether that rule by itself had room.
-    pub each: Vec<Decision>,
+    each: Few<Decision>,
     state: State,
 }
 
@@ -184,11 +218,11 @@ impl Deref for AllDecision {
 
 impl AllDecision {
     /// Reads the reply to what was asked. The answer to one rule by its own command is kept in this form, too.
-    pub(crate) fn read(ask: &Ask, reply: &Value) -> Result<Self, Error> {
-        let rules = match &ask.rules[..] {
-            [rule] if !ask.all => {
-                let decision = Decision::read(rule.clone(), reply, ask.within.is_some())?;
-                return Ok(Self { index: 0, state: decision.state, each: vec![decision] });
+    pub(crate) fn read(call: &Call, reply: &Value) -> Result<Self, Error> {
+        let rules = match &call.rules[..] {
+            [rule] if !call.command.several => {
+                let decision = Decision::read(rule.clone(), reply, call.is_turn())?;
+                return Ok(Self { index: 0, state: decision.state, each: [decision].into() });
             }
             rules => rules,
         };
@@ -200,11 +234,16 @@ impl AllDecision {
             return Err(Error::Unexpected(format!("{} maps for {} rules", maps.len(), rules.len())));
         }
         let each = rules.iter().zip(maps);
-        let each = each.map(|(rule, map)| Decision::of(rule.clone(), vec![State::read(map, false)?]));
-        let each = each.collect::<Result<Vec<_>, _>>()?;
+        let each = each.map(|(rule, map)| Ok::<_, Error>(Decision::alone(rule.clone(), State::read(map, false)?)));
+        let each = each.collect::<Result<Few<_>, _>>()?;
         let binding = each.get(index).ok_or_else(|| Error::Unexpected(format!("{index} as the position of a rule")))?;
         let state = State { allowed, remaining, retry_after, ..binding.state() };
         Ok(Self { index, each, state })
+    }
+
+    /// The answer to each rule, in the order of the call. `allowed` in it says whether that rule by itself had room.
+    pub fn each(&self) -> &[Decision] {
+        &self.each
     }
 
     /// The window of the rule that binds, with `allowed`, `remaining` and `retry_after` of the whole call.
@@ -217,9 +256,9 @@ impl AllDecision {
         self.each.pop().ok_or_else(|| Error::Unexpected("no decision at all".to_owned()))
     }
 
-    pub(crate) fn after(&self, elapsed: Duration) -> Self {
-        let each = self.each.iter().map(|decision| decision.after(elapsed)).collect();
-        Self { index: self.index, each, state: self.state.after(elapsed) }
+    pub(crate) fn after(&self, elapsed: Duration, source: Source) -> Self {
+        let each = self.each.iter().map(|decision| decision.after(elapsed, source)).collect();
+        Self { index: self.index, each, state: self.state.after(elapsed, source) }
     }
 }
 
@@ -344,6 +383,7 @@ impl State {
                 .checked_add(Duration::from_millis(unsigned(at)?))
                 .ok_or_else(|| Error::Unexpected("a time beyond all times".to_owned()))?,
             wait: Duration::from_millis(unsigned(waits)?),
+            source: Source::Server,
         })
     }
 }

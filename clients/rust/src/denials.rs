@@ -11,8 +11,8 @@ use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 use tokio::time::Instant;
 
-use crate::call::Ask;
-use crate::decision::AllDecision;
+use crate::call::Call;
+use crate::decision::{AllDecision, Source};
 use crate::rule::Rule;
 
 /// The longest for which one is believed.
@@ -64,31 +64,31 @@ impl Denials {
         self.hashers.each_ref().map(|hasher| hasher.hash_one(key))
     }
 
-    fn prints(&self, ask: &Ask) -> Vec<(Print, Rule)> {
-        ask.items().map(|(key, rule)| (self.print(key), rule.clone())).collect()
+    fn prints(&self, call: &Call) -> Vec<(Print, Rule)> {
+        call.items().map(|(key, rule)| (self.print(key), rule.clone())).collect()
     }
 
     /// The denial of the same call or a lighter one, as it stands now, for a call that began then: a denial that has come
     /// since says what it would have been told, for all of its wait.
-    pub fn find(&self, ask: &Ask, began: Instant) -> Option<AllDecision> {
-        let (_, denial) = self.covering(ask)?;
+    pub fn find(&self, call: &Call, began: Instant) -> Option<AllDecision> {
+        let (_, denial) = self.covering(call)?;
         let is_believed = Instant::now() < denial.until || denial.received >= began;
-        is_believed.then(|| denial.outcome.after(denial.received.elapsed()))
+        is_believed.then(|| denial.outcome.after(denial.received.elapsed(), Source::Memory))
     }
 
     /// The key of a denial that is not believed any more, while its wait is not over.
-    pub fn doubted<'a>(&self, ask: &'a Ask) -> Option<&'a [u8]> {
-        let (key, denial) = self.covering(ask)?;
+    pub fn doubted<'a>(&self, call: &'a Call) -> Option<&'a [u8]> {
+        let (key, denial) = self.covering(call)?;
         (denial.until <= Instant::now()).then_some(key)
     }
 
     /// The denial of the same call or a lighter one, whose wait is not over.
-    fn covering<'a>(&self, ask: &'a Ask) -> Option<(&'a [u8], Arc<Denial>)> {
-        if self.kept.is_empty() || !is_remembered(ask) {
+    fn covering<'a>(&self, call: &'a Call) -> Option<(&'a [u8], Arc<Denial>)> {
+        if self.kept.is_empty() || !is_remembered(call) {
             return None;
         }
-        let (asked, now) = (self.prints(ask), Instant::now());
-        asked.iter().zip(&*ask.keys).find_map(|((print, _), key)| {
+        let (asked, now) = (self.prints(call), Instant::now());
+        asked.iter().zip(&call.keys).find_map(|((print, _), key)| {
             let denial = self.kept.get(print).filter(|denial| denial.covers(&asked))?;
             if denial.ends.is_some_and(|ends| ends <= now) {
                 self.kept.remove(print);
@@ -99,22 +99,22 @@ impl Denials {
     }
 
     /// Remembers a denial under each key whose rule denied.
-    pub fn remember(&self, ask: &Ask, outcome: &AllDecision, sent: Instant) {
+    pub fn remember(&self, call: &Call, outcome: &AllDecision, sent: Instant) {
         let (wait, received) = (outcome.retry_after, Instant::now());
         let ends = wait.and_then(|wait| sent.checked_add(wait));
         let until = sent + wait.unwrap_or(LONGEST).min(LONGEST);
-        if !is_remembered(ask) || ends.is_some_and(|ends| ends <= received) {
+        if !is_remembered(call) || ends.is_some_and(|ends| ends <= received) {
             return;
         }
-        let denial = Arc::new(Denial { asked: self.prints(ask), outcome: outcome.clone(), received, until, ends });
-        for ((print, _), _) in denial.asked.iter().zip(&outcome.each).filter(|(_, decision)| !decision.allowed) {
+        let denial = Arc::new(Denial { asked: self.prints(call), outcome: outcome.clone(), received, until, ends });
+        for ((print, _), _) in denial.asked.iter().zip(outcome.each()).filter(|(_, decision)| !decision.allowed) {
             self.kept.insert(*print, Arc::clone(&denial));
         }
     }
 
     /// A call that was allowed shows that the denial of the same call or a lighter one is over.
-    pub fn refute(&self, ask: &Ask) {
-        while let Some((key, _)) = self.covering(ask) {
+    pub fn refute(&self, call: &Call) {
+        while let Some((key, _)) = self.covering(call) {
             self.kept.remove(&self.print(key));
         }
     }
@@ -127,8 +127,8 @@ impl Denials {
 }
 
 /// Calls that are forced are always sent. Leases come back at any time, and holders do not ask twice.
-fn is_remembered(ask: &Ask) -> bool {
-    ask.rules.iter().all(|rule| !rule.is_forced() && !matches!(rule, Rule::Lease(_)))
+fn is_remembered(call: &Call) -> bool {
+    call.rules.iter().all(|rule| !rule.is_forced() && !matches!(rule, Rule::Lease(_)))
 }
 
 impl Denial {
@@ -157,13 +157,13 @@ mod tests {
         AllDecision::read(&asked("k", rule), &Value::Array(words.collect())).unwrap()
     }
 
-    fn asked(key: &str, rule: impl Into<Rule>) -> Ask {
-        Ask::new(vec![key.into()], vec![rule.into()], false, Use::Hit).unwrap()
+    fn asked(key: &str, rule: impl Into<Rule>) -> Call {
+        Call::request([(key.into(), rule.into())], None, Use::Hit).unwrap()
     }
 
     /// For a call that begins now.
-    fn find(denials: &Denials, ask: &Ask) -> Option<AllDecision> {
-        denials.find(ask, Instant::now())
+    fn find(denials: &Denials, call: &Call) -> Option<AllDecision> {
+        denials.find(call, Instant::now())
     }
 
     #[tokio::test(start_paused = true)]

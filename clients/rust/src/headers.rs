@@ -8,7 +8,7 @@ use std::slice;
 use std::time::Duration;
 
 use crate::decision::{AllDecision, Decision, State};
-use crate::rates::seconds;
+use crate::rates::Seconds;
 use crate::rule::Rule;
 
 /// An integer of a structured field has at most 15 digits. A larger quota is understated.
@@ -85,7 +85,7 @@ macro_rules! described {
             }
 
             fn policies(&self) -> Vec<Policy<'_>> {
-                policies(self.decisions().iter().map(|decision| (decision.rule(), decision.each.as_slice())))
+                policies(self.decisions().iter().map(|decision| (decision.rule(), decision.each())))
             }
 
             fn decisions(&self) -> &[Decision] {
@@ -97,7 +97,7 @@ macro_rules! described {
 }
 
 described!(Decision, slice::from_ref);
-described!(AllDecision, |decision| &decision.each);
+described!(AllDecision, AllDecision::each);
 
 /// A quota policy as a response names it.
 #[derive(Debug)]
@@ -133,7 +133,7 @@ pub(crate) fn policies<'a>(rules: impl IntoIterator<Item = (&'a Rule, &'a [State
 
 fn policies_of<'a>(rule: &'a Rule, states: &'a [State], all: &mut Vec<Policy<'a>>) {
     let (common, is_forced) = (rule.common(), rule.is_forced());
-    let by_window = |millis| format!("{}s", seconds(millis));
+    let by_window = |millis| format!("{}s", Seconds(millis));
     let named = |millis| common.name.as_deref().map_or_else(|| by_window(millis), str::to_owned);
     let unit = common.unit.as_deref().or(matches!(rule, Rule::Lease(_)).then_some("concurrent-requests"));
     let mut add = |name, quota, window, state| all.push(Policy { name, quota, window, unit, is_forced, state });

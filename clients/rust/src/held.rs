@@ -9,12 +9,10 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 
-use crate::call::Ask;
+use crate::call::Call;
 use crate::decision::AllDecision;
 use crate::error::{Error, SETTLED, WINDOW_OVER, says};
 use crate::limiter::Limiter;
-#[cfg(feature = "calendar")]
-use crate::rule::Rule;
 
 /// How often it is renewed in its length.
 pub(crate) const RENEWALS: u32 = 3;
@@ -23,7 +21,7 @@ pub(crate) const RENEWALS: u32 = 3;
 #[derive(Debug, Clone)]
 pub(crate) struct Hold {
     pub limiter: Limiter,
-    pub ask: Arc<Ask>,
+    pub call: Arc<Call>,
     length: Duration,
     /// `None` once it is lost, for good.
     ends: Arc<watch::Sender<Option<Instant>>>,
@@ -32,18 +30,13 @@ pub(crate) struct Hold {
 impl Hold {
     /// To be called for what was granted by a call that was sent at this time. The length is one that rules take, at most
     /// 2147483647 seconds.
-    pub fn new(limiter: Limiter, ask: Arc<Ask>, sent: Instant, length: Duration) -> Self {
-        // What is reserved in a period of the calendar is renewed and settled there, or nowhere.
-        #[cfg(feature = "calendar")]
-        if ask.rules.iter().any(|rule| rule.is_reserved() && matches!(rule, Rule::Calendar(_))) {
-            ask.clock.stay();
-        }
-        Self { limiter, ask, length, ends: Arc::new(watch::Sender::new(Some(sent + length))) }
+    pub fn new(limiter: Limiter, call: Arc<Call>, sent: Instant, length: Duration) -> Self {
+        Self { limiter, call, length, ends: Arc::new(watch::Sender::new(Some(sent + length))) }
     }
 
     /// The key, as the caller knows it; of several the first.
     pub fn key(&self) -> &[u8] {
-        self.limiter.bare(self.ask.keys.first().map_or(&[], Vec::as_slice))
+        self.limiter.bare(self.call.key())
     }
 
     pub fn length(&self) -> Duration {
@@ -82,7 +75,7 @@ impl Hold {
             return Ok(None);
         }
         let sent = Instant::now();
-        let outcome = match self.limiter.decide_anew(&self.ask, None).await {
+        let outcome = match self.limiter.decide_anew(&self.call.again().into(), None).await {
             // A settlement whose reply was lost has arrived, or the units count nowhere any more.
             Err(Error::Refused(error)) if says(&error, SETTLED) || says(&error, WINDOW_OVER) => {
                 self.settled();

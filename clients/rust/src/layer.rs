@@ -17,14 +17,15 @@ use tokio::time::Instant;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::call::Ask;
+use crate::call::Call;
+use crate::command::Command;
 use crate::decision::{AllDecision, Decision, State};
 use crate::error::Error;
 use crate::headers::{self, Headers};
 use crate::identity;
 use crate::lease::{Held, random_holder};
-use crate::limiter::{LONGEST_LINGER, Leave, Limiter};
-use crate::local::{Local, NoRoom};
+use crate::limiter::{Leave, Limiter};
+use crate::local::Local;
 use crate::rule::{Rule, Use};
 
 /// The deadline of a decision, and what keys begin with, unless set.
@@ -115,12 +116,10 @@ pub struct Decided {
 pub struct Denial<'a> {
     /// The request.
     pub request: &'a Parts,
-    /// Until the same request fits; `None` if it never does.
-    pub retry_after: Option<Duration>,
     /// The names of the policies that the request did not fit into.
     pub violated_policies: &'a [String],
-    /// The window that denies. `None` if the server was not asked, as it is unavailable.
-    pub state: Option<State>,
+    /// The window that denies.
+    pub state: State,
 }
 
 /// A request that is refused for another reason than its rules, as [`RateLimitLayer::on_refused`] is told of it.
@@ -432,8 +431,8 @@ struct Passed {
 }
 
 /// The places of a request that was let in.
-fn places(limiter: &Limiter, ask: &Ask, outcome: &AllDecision, sent: Instant) -> Vec<Held> {
-    let each = ask.keys.iter().zip(&outcome.each);
+fn places(limiter: &Limiter, call: &Call, outcome: &AllDecision, sent: Instant) -> Vec<Held> {
+    let each = call.keys.iter().zip(outcome.each());
     each.filter_map(|(key, decision)| Held::of(limiter, limiter.bare(key), decision, sent)).collect()
 }
 
@@ -471,36 +470,35 @@ impl Shared {
     async fn decide(&self, request: &Parts) -> Result<Passed, Response<String>> {
         let Some(asked) = self.asked(request) else { return Err(self.refuse(request, NO_IDENTITY, None)) };
         let sent = Instant::now();
-        let several = match &asked[..] {
+        let (command, wanted) = match &asked[..] {
             [] => return Ok(Passed::default()),
             // What weighs nothing is checked by RL.ALL alone.
-            [(_, rule)] => rule.cost() == 0,
-            _ => true,
+            [(_, rule)] if rule.cost() > 0 => (None, Use::Hit),
+            _ => (Some(Command::ALL), Use::Check),
         };
-        let ask = self.limiter.ask(asked, several, if several { Use::Check } else { Use::Hit });
-        let ask = Arc::new(ask.map_err(|error| self.undecided(request, &error.into()))?);
-        let (asked, holds) = (Arc::clone(&ask), ask.rules.iter().any(|rule| matches!(rule, Rule::Lease(_))));
-        let leave = Leave::new(LONGEST_LINGER, move |limiter, outcome| async move {
+        let call = self.limiter.request(asked, command, wanted);
+        let call = Arc::new(call.map_err(|error| self.undecided(request, &error.into()))?);
+        let (asked, holds) = (Arc::clone(&call), call.rules.iter().any(|rule| matches!(rule, Rule::Lease(_))));
+        let leave = Leave::new(move |limiter, outcome| async move {
             drop(places(&limiter, &asked, &outcome, sent));
         });
-        match self.limiter.decide(&ask, holds.then_some(leave)).await {
+        match self.limiter.decide(&call, holds.then_some(leave)).await {
             Ok(outcome) => {
                 let (state, fields) = (outcome.state(), outcome.headers());
                 if state.allowed {
-                    let held = places(&self.limiter, &ask, &outcome, sent);
-                    let each = ask.keys.iter().zip(&outcome.each);
+                    let held = places(&self.limiter, &call, &outcome, sent);
+                    let each = call.keys.iter().zip(outcome.each());
                     let decided = each.map(|(key, decision)| Decided {
                         key: self.limiter.bare(key).to_vec(),
                         decision: decision.clone(),
                     });
                     return Ok(Passed { decided: decided.collect(), fields: Some(fields), held });
                 }
-                let (violated_policies, retry_after) = (&outcome.violated_policies(), state.retry_after);
-                let mut response = self.deny(&Denial { request, retry_after, violated_policies, state: Some(state) });
+                let mut response = self.deny(request, &outcome.violated_policies(), state);
                 describe(&mut response, &fields);
                 Err(response)
             }
-            Err(error) if error.is_unavailable() => match self.refusal_without(request, &ask, &error) {
+            Err(error) if error.is_unavailable() => match self.refusal_without(request, &call, sent, &error) {
                 Some(response) => Err(response),
                 None => Ok(Passed::default()),
             },
@@ -514,15 +512,18 @@ impl Shared {
     }
 
     /// The answer while the server is unavailable, unless the request goes on.
-    fn refusal_without(&self, request: &Parts, ask: &Ask, error: &Error) -> Option<Response<String>> {
+    fn refusal_without(&self, request: &Parts, call: &Call, sent: Instant, error: &Error) -> Option<Response<String>> {
         match self.when_unavailable {
             WhenUnavailable::Open => None,
             WhenUnavailable::Closed => Some(self.refuse(request, UNAVAILABLE, Some(error))),
             WhenUnavailable::Local { .. } => {
-                let NoRoom { retry_after, violated } = self.local.as_ref()?.decide(ask).err()?;
-                let mut response =
-                    self.deny(&Denial { request, retry_after, violated_policies: &violated, state: None });
-                if let Some(wait) = retry_after {
+                let (state, violated) = self.local.as_ref()?.decide(call);
+                self.limiter.observe_call(call, Ok(state), sent);
+                if state.allowed {
+                    return None;
+                }
+                let mut response = self.deny(request, &violated, state);
+                if let Some(wait) = state.retry_after {
                     let seconds = headers::whole_seconds(wait).max(1);
                     response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
                 }
@@ -540,12 +541,11 @@ impl Shared {
         answer(request, status, title, problem)
     }
 
-    fn deny(&self, denial: &Denial<'_>) -> Response<String> {
+    fn deny(&self, request: &Parts, violated_policies: &[String], state: State) -> Response<String> {
         if let Some(handler) = &self.on_denied {
-            return handler(denial);
+            return handler(&Denial { request, violated_policies, state });
         }
-        let problem = headers::problem(denial.violated_policies);
-        answer(denial.request, DENIED, "quota exceeded", problem)
+        answer(request, DENIED, "quota exceeded", headers::problem(violated_policies))
     }
 }
 

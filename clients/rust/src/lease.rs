@@ -33,20 +33,20 @@ impl Limiter {
     /// or has it. `None`: nobody here knows.
     async fn acquire_while(&self, wanted: Option<Weak<()>>, key: &[u8], rule: Lease) -> Result<Attempt<Held>, Error> {
         let sent = Instant::now();
-        let ask = Arc::new(self.ask([(key, (&rule).into())], false, Use::Hit)?);
+        let call = Arc::new(self.request([(key, (&rule).into())], None, Use::Hit)?);
         let (its_key, its_rule) = (key.to_vec(), rule.clone());
         let give_back = |wanted: Weak<()>| {
-            Leave::new(rule.length(), move |limiter, _| async move {
+            Leave::new(move |limiter, _| async move {
                 if wanted.strong_count() == 0 {
                     give_back(&limiter, &its_key, &its_rule).await;
                 }
             })
         };
-        let decision = self.decide(&ask, wanted.map(give_back)).await?.one()?;
+        let decision = self.decide(&call, wanted.map(give_back)).await?.one()?;
         if !decision.allowed {
             return Ok(Attempt::Denied(decision));
         }
-        let hold = Hold::new(self.clone(), ask, sent, rule.length());
+        let hold = Hold::new(self.clone(), call, sent, rule.length());
         Ok(Attempt::Granted(Held { hold, rule, decision, armed: true, renewals: JoinSet::new(), wanted: None }))
     }
 
@@ -107,8 +107,8 @@ impl Held {
     #[cfg(feature = "tower")]
     pub(crate) fn of(limiter: &Limiter, key: &[u8], decision: &Decision, sent: Instant) -> Option<Self> {
         let crate::Rule::Lease(rule) = decision.rule() else { return None };
-        let ask = limiter.ask([(key, decision.rule().clone())], false, Use::Hit).ok()?;
-        let hold = Hold::new(limiter.clone(), Arc::new(ask), sent, rule.length());
+        let call = limiter.request([(key, decision.rule().clone())], None, Use::Hit).ok()?;
+        let hold = Hold::new(limiter.clone(), Arc::new(call), sent, rule.length());
         let (rule, decision) = (rule.clone(), decision.clone());
         let renewals = hold.keep("lease");
         Some(Self { hold, rule, decision, armed: true, renewals, wanted: None })

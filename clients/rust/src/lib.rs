@@ -17,7 +17,6 @@ mod call;
 #[cfg(test)]
 #[path = "../tests/unit/cases.rs"]
 mod cases;
-mod clock;
 #[cfg(feature = "cluster")]
 mod cluster;
 mod command;
@@ -52,7 +51,7 @@ pub use blocks::Blocks;
 #[cfg(feature = "calendar")]
 pub use calendar::Calendar;
 pub use connection::Connection;
-pub use decision::{Admission, AllDecision, Attempt, Decision, Refund, Settled, State};
+pub use decision::{Admission, AllDecision, Attempt, Decision, Refund, Settled, Source, State};
 pub use error::{Error, InvalidArgument};
 pub use headers::Headers;
 #[cfg(feature = "tower")]

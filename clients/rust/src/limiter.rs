@@ -1,6 +1,5 @@
 //! The commands as methods.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
@@ -16,8 +15,7 @@ use tokio::sync;
 use tokio::time::Instant;
 
 use crate::breaker::Breakers;
-use crate::call::{Ask, Call};
-use crate::clock::{Clock, unix_millis};
+use crate::call::{Call, Few, unix_millis};
 use crate::command::Command;
 use crate::connection::{Connection, Failure, Progress, Shows, Stage, To};
 use crate::decision::{Admission, AllDecision, Decision, Refund, State, count};
@@ -29,7 +27,7 @@ use crate::error::{
 use crate::lines::Lines;
 use crate::mode::{LIBRARY, Mode};
 use crate::options::{Event, Options, Stats};
-use crate::rates::seconds;
+use crate::rates::Seconds;
 use crate::rule::{Counting, Rule, Turning, Use};
 
 /// The pause before a call is sent again whose keys are between two nodes, at first and at most.
@@ -41,8 +39,8 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 const LAST_LOOK: Duration = Duration::from_millis(5);
 /// For how long a call has to wait for its reply, at most, before the server is taken for one that hangs.
 const LONGEST_PATIENCE: Duration = Duration::from_secs(1);
-/// For how long a call is listened to that its caller has left, at most: what it takes then is given back.
-pub(crate) const LONGEST_LINGER: Duration = Duration::from_secs(60);
+/// For how long a call is listened to that its caller has left: what it takes then is given back.
+const LINGER: Duration = Duration::from_secs(60);
 /// The last call of a wait has at least this part of the limiter's deadline: a tenth.
 pub(crate) const LAST_CALL_SHARE: u32 = 10;
 /// The longest wait for a turn.
@@ -216,8 +214,7 @@ impl Limiter {
     /// Decides on a request, and counts it if it fits: `RL.SLIDING`, `RL.FIXED`, `RL.THROTTLE` or `RL.ACQUIRE`, whichever
     /// the rule is.
     pub async fn hit(&self, key: impl AsRef<[u8]>, rule: impl Into<Rule>) -> Result<Decision, Error> {
-        let ask = self.ask([(key, rule.into())], false, Use::Hit)?;
-        self.decide(&Arc::new(ask), None).await?.one()
+        self.decide(&self.request([(key, rule.into())], None, Use::Hit)?.into(), None).await?.one()
     }
 
     /// As [`hit`](Self::hit), but a request that does not fit now, and will after a wait of at most `within` (up to an
@@ -238,13 +235,13 @@ impl Limiter {
     }
 
     pub(crate) async fn take_turn(&self, key: &[u8], rule: &Rule, within: Duration) -> Result<Decision, Error> {
-        let within = u64::try_from(within.min(LONGEST_TURN).as_millis()).ok();
-        let ask = Ask { within, ..self.ask([(key, rule.clone())], false, Use::Turn)? };
+        let within = within.min(LONGEST_TURN).as_millis().to_string();
+        let call = self.request([(key, rule.clone())], None, Use::Turn)?.with(["WITHIN", &within]);
         let (key, rule) = (key.to_vec(), rule.clone());
-        let leave = Leave::new(LONGEST_LINGER, move |limiter, outcome| async move {
+        let leave = Leave::new(move |limiter, outcome| async move {
             limiter.give_turn_back(&key, rule, outcome.at).await;
         });
-        self.decide(&Arc::new(ask), Some(leave)).await?.one()
+        self.decide(&call.into(), Some(leave)).await?.one()
     }
 
     /// For a caller that has gone.
@@ -257,13 +254,8 @@ impl Limiter {
     /// What [`hit`](Self::hit) would answer, and changes nothing: `RL.PEEK`. With a cost of 0 it shows the state as it is.
     /// In a cluster whose client reads from replicas, a replica answers.
     pub async fn peek(&self, key: impl AsRef<[u8]>, rule: impl Into<Rule>) -> Result<Decision, Error> {
-        let rule = rule.into();
-        let ask = self.ask([(key.as_ref(), rule.clone())], false, Use::Check)?;
-        let call = Call::new(Command::PEEK, self.prefixed(key.as_ref()), move |cmd, clock| {
-            rule.write(cmd, clock, true);
-            cmd.arg(rule.form());
-        });
-        self.send(call, Duration::ZERO, move |_, reply, _| AllDecision::read(&ask, reply)).await?.one()
+        let call = self.request([(key, rule.into())], Some(Command::PEEK), Use::Check)?;
+        self.decide_anew(&call.into(), None).await?.one()
     }
 
     /// One decision over several keys, with a rule for each: `RL.ALL`. Allowed, and counted by all, only if every rule has
@@ -285,18 +277,14 @@ impl Limiter {
     /// # Ok(()) }
     /// ```
     pub async fn all<K: AsRef<[u8]>>(&self, rules: impl IntoIterator<Item = (K, Rule)>) -> Result<AllDecision, Error> {
-        let ask = self.ask(rules, true, Use::Check)?;
-        self.decide(&Arc::new(ask), None).await
+        self.decide(&self.request(rules, Some(Command::ALL), Use::Check)?.into(), None).await
     }
 
     /// As [`all`](Self::all) for one rule, from a short reply, which costs the server a third less: for a caller that needs
     /// no headers. Nothing is remembered of a denial, and neither the hook nor the statistics are told.
     pub async fn admit(&self, key: impl AsRef<[u8]>, rule: impl Into<Rule>) -> Result<Admission, Error> {
-        let rule = rule.into();
-        rule.check(Use::Check)?;
-        let words = move |cmd: &mut Cmd, clock: &Clock| rule.write(cmd, clock, true);
-        let call = Call::new(Command::ALL, self.prefixed(key.as_ref()), words);
-        self.send(call, Duration::ZERO, |_, reply, _| Admission::read(reply)).await
+        let call = self.request([(key, rule.into())], Some(Command::ADMIT), Use::Check)?;
+        Admission::read(&self.send(&call.into(), None).await?)
     }
 
     /// Takes back what the same rule has counted, its cost or one unit: `RL.REFUND`. Of a sliding window, the newest
@@ -316,40 +304,29 @@ impl Limiter {
     }
 
     async fn refund_units(&self, key: &[u8], rule: Rule, at: Option<SystemTime>) -> Result<Refund, Error> {
-        rule.check(Use::Hit)?;
-        let at = at.map(unix_millis);
-        let clock = at.map_or_else(Clock::now, Clock::at);
-        let call = Call::new(Command::REFUND, self.prefixed(key), move |cmd, clock| {
-            rule.write(cmd, clock, true);
-            if let Some(at) = at {
-                cmd.arg("AT").arg(at);
-            }
-        });
-        self.change(call.at(Arc::new(clock)), Refund::read).await
+        let call = self.request([(key, rule)], Some(Command::REFUND), Use::Hit)?;
+        let call = match at.map(unix_millis) {
+            Some(at) => call.with(["AT", &at.to_string()]).at(at),
+            None => call,
+        };
+        self.change(call, Refund::read).await
     }
 
     /// Gives the whole quota of a key back: `RL.RESET`, with the windows of a fixed rule, so that its counters and
     /// reservations go too. Answers how many keys were removed.
     pub async fn reset(&self, key: impl AsRef<[u8]>, rule: impl Into<Rule>) -> Result<u64, Error> {
-        let rule = rule.into();
-        let words = move |cmd: &mut Cmd, clock: &Clock| {
-            match &rule {
-                Rule::Fixed(rule) => {
-                    for window in rule.windows() {
-                        cmd.arg(seconds(window.millis));
-                    }
-                }
-                #[cfg(feature = "calendar")]
-                Rule::Calendar(rule) => {
-                    cmd.arg(rule.period(clock));
-                }
-                _ => return,
-            }
-            let _ = clock;
-            // A hold that stayed would later give back units of requests that came after the reset.
-            cmd.arg("HOLD");
+        let call = Call::new(Command::RESET, [self.prefixed(key.as_ref())].into(), Few::new());
+        let mut words: Vec<_> = match &rule.into() {
+            Rule::Fixed(rule) => rule.windows().iter().map(|window| Seconds(window.millis).to_string()).collect(),
+            #[cfg(feature = "calendar")]
+            Rule::Calendar(rule) => vec![rule.period(call.time())],
+            _ => Vec::new(),
         };
-        self.change(Call::new(Command::RESET, self.prefixed(key.as_ref()), words), count).await
+        if !words.is_empty() {
+            // A hold that stayed would later give back units of requests that came after the reset.
+            words.push("HOLD".to_owned());
+        }
+        self.change(call.with(words), count).await
     }
 
     /// Gives leases back before they end: `RL.RELEASE`. Answers how many of the holders had one; releasing twice is no
@@ -366,10 +343,8 @@ impl Limiter {
         if holders.is_empty() || holders.iter().any(Vec::is_empty) {
             return Err(InvalidArgument("a release needs a holder of at least one byte".to_owned()).into());
         }
-        let words = move |cmd: &mut Cmd, _: &Clock| {
-            cmd.arg(&holders);
-        };
-        let released = self.change(Call::new(Command::RELEASE, self.prefixed(key.as_ref()), words), count).await;
+        let call = Call::new(Command::RELEASE, [self.prefixed(key.as_ref())].into(), Few::new());
+        let released = self.change(call.with(holders), count).await;
         self.lines().freed(key.as_ref());
         released
     }
@@ -383,61 +358,62 @@ impl Limiter {
         key.get(self.inner.options.prefix.len()..).unwrap_or_default()
     }
 
-    /// A request for a decision. `all`: by RL.ALL.
-    pub(crate) fn ask<K: AsRef<[u8]>>(
+    /// A call by this command, or by that of the one rule.
+    pub(crate) fn request<K: AsRef<[u8]>>(
         &self,
         rules: impl IntoIterator<Item = (K, Rule)>,
-        all: bool,
+        command: Option<Command>,
         wanted: Use,
-    ) -> Result<Ask, InvalidArgument> {
-        let (keys, rules): (Vec<_>, Vec<_>) =
-            rules.into_iter().map(|(key, rule)| (self.prefixed(key.as_ref()), rule)).unzip();
-        Ask::new(keys, rules, all, wanted)
+    ) -> Result<Call, InvalidArgument> {
+        let prefixed = rules.into_iter().map(|(key, rule)| (self.prefixed(key.as_ref()), rule));
+        Call::request(prefixed, command, wanted)
     }
 
     /// The decision, from memory or from the server. `leave` is for a caller that goes meanwhile.
-    pub(crate) async fn decide(&self, ask: &Arc<Ask>, leave: Option<Leave>) -> Result<AllDecision, Error> {
+    pub(crate) async fn decide(&self, call: &Arc<Call>, leave: Option<Leave>) -> Result<AllDecision, Error> {
         let (denials, started) = (self.inner.denials.get(), Instant::now());
-        let observe = |outcome: Result<State, &Error>, from_memory| {
-            let keys = ask.keys.iter().map(|key| self.bare(key));
-            self.observe(if ask.all { "all" } else { "hit" }, keys, outcome, started, from_memory);
-        };
+        let observe = |outcome| self.observe_call(call, outcome, started);
         let denials = denials.filter(|_| self.remembers);
-        let mut known = denials.and_then(|denials| denials.find(ask, started));
-        let (mut limiter, mut _place) = (Cow::Borrowed(self), None);
+        let mut known = denials.and_then(|denials| denials.find(call, started));
+        let (mut limiter, mut _place) = (self.clone(), None);
         if known.is_none()
-            && let Some((denials, key)) = denials.and_then(|denials| Some((denials, denials.doubted(ask)?)))
+            && let Some((denials, key)) = denials.and_then(|denials| Some((denials, denials.doubted(call)?)))
         {
             // One asks again, and the others wait for its answer.
             let deadline = started.checked_add(self.timeout);
             let place = self.lines().join(key, deadline).await;
-            known = denials.find(ask, started);
+            known = denials.find(call, started);
             // Until one of them has an answer.
-            _place = denials.doubted(ask).map(|_| place);
+            _place = denials.doubted(call).map(|_| place);
             let left = self.timeout.saturating_sub(started.elapsed());
-            limiter = Cow::Owned(self.with_timeout(left.max(self.timeout / LAST_CALL_SHARE)));
+            limiter = self.with_timeout(left.max(self.timeout / LAST_CALL_SHARE));
         }
         if let Some(outcome) = known {
-            observe(Ok(outcome.state()), true);
+            observe(Ok(outcome.state()));
             return Ok(outcome);
         }
-        let outcome = limiter.decide_anew(ask, leave).await;
+        let outcome = limiter.decide_anew(call, leave).await;
         if outcome.as_ref().is_err_and(Error::is_unavailable)
-            && let Some(known) = denials.and_then(|denials| denials.find(ask, started))
+            && let Some(known) = denials.and_then(|denials| denials.find(call, started))
         {
             // Another call has brought the answer meanwhile.
-            observe(Ok(known.state()), true);
+            observe(Ok(known.state()));
             return Ok(known);
         }
-        observe(outcome.as_ref().map(AllDecision::state), false);
+        observe(outcome.as_ref().map(AllDecision::state));
         if let (Some(denials), Ok(outcome)) = (denials, &outcome) {
             if outcome.allowed {
-                denials.refute(ask);
+                denials.refute(call);
             } else {
-                denials.remember(ask, outcome, started);
+                denials.remember(call, outcome, started);
             }
         }
         outcome
+    }
+
+    pub(crate) fn observe_call(&self, call: &Call, outcome: Result<State, &Error>, started: Instant) {
+        let keys = call.keys.iter().map(|key| self.bare(key));
+        self.observe(if call.command.several { "all" } else { "hit" }, keys, outcome, started);
     }
 
     /// Tells the statistics and the hook of a decision.
@@ -447,65 +423,50 @@ impl Limiter {
         keys: impl Iterator<Item = &'a [u8]>,
         outcome: Result<State, &Error>,
         started: Instant,
-        from_memory: bool,
     ) {
         let Inner { options, stats, .. } = &*self.inner;
-        stats.count(outcome, from_memory);
+        stats.count(outcome);
         if let Some(hook) = &options.hook {
             let (keys, took) = (keys.collect::<Vec<_>>(), started.elapsed());
-            hook(&Event { limiter: &options.name, call, keys: &keys, outcome, took, from_memory });
+            hook(&Event { limiter: &options.name, call, keys: &keys, outcome, took });
         }
     }
 
     /// The decision of the server, which is not observed: also for the renewal of what is held.
-    pub(crate) async fn decide_anew(&self, ask: &Arc<Ask>, leave: Option<Leave>) -> Result<AllDecision, Error> {
-        let asked = Arc::clone(ask);
-        let (linger, give_back) = leave.map_or((Duration::ZERO, None), |leave| (leave.linger, Some(leave.give_back)));
-        self.send(ask.call(), linger, move |limiter, reply, is_left| {
-            let outcome = AllDecision::read(&asked, reply)?;
-            if let Some(give_back) = give_back.filter(|_| is_left && outcome.allowed) {
-                give_back(limiter, outcome.clone());
-            }
-            Ok(outcome)
-        })
-        .await
+    pub(crate) async fn decide_anew(&self, call: &Arc<Call>, leave: Option<Leave>) -> Result<AllDecision, Error> {
+        AllDecision::read(call, &self.send(call, leave).await?)
     }
 
     /// A call about one key that gives something back.
-    pub(crate) async fn change<T: Send + 'static>(
-        &self,
-        call: Call,
-        read: fn(&Value) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        let keys = Arc::clone(&call.keys);
+    pub(crate) async fn change<T>(&self, call: Call, read: fn(&Value) -> Result<T, Error>) -> Result<T, Error> {
+        let call = Arc::new(call);
         let forget = || {
             let denials = self.inner.denials.get();
-            denials.into_iter().for_each(|denials| keys.iter().for_each(|key| denials.forget(key)));
+            denials.into_iter().for_each(|denials| denials.forget(call.key()));
         };
         // Before and after: a denial that arrives meanwhile may be older than what is given back.
         forget();
-        let answer = self.send(call, Duration::ZERO, move |_, reply, _| read(reply)).await;
+        let answer = self.send(&call, None).await;
         forget();
-        answer
+        read(&answer?)
     }
 
-    /// Makes a call, within the deadline. `linger`: for how much longer than a server may take that does not hang it matters
-    /// what comes of it. `read` is told whether its caller has left.
-    async fn send<T: Send + 'static>(
-        &self,
-        call: Call,
-        linger: Duration,
-        read: impl FnOnce(Self, &Value, bool) -> Result<T, Error> + Send + 'static,
-    ) -> Result<T, Error> {
-        let progress = Arc::new(Progress::default());
-        let (slot, reads) = (self.inner.connection.slot(call.key()), call.command.reads);
-        let (limiter, its_progress) = (self.clone(), Arc::clone(&progress));
-        let call: Calling<T> = Box::pin(async move {
-            let reply = limiter.run(&call, slot, &its_progress).await?;
-            read(limiter, &reply, its_progress.is_abandoned())
+    /// Makes a call, within the deadline.
+    async fn send(&self, call: &Arc<Call>, leave: Option<Leave>) -> Result<Value, Error> {
+        let (limiter, its) = (self.clone(), Arc::clone(call));
+        let linger = if leave.is_some() { LINGER } else { Duration::ZERO };
+        let making: Making = Box::pin(async move {
+            let reply = limiter.run(&its).await?;
+            if let Some(Leave(give_back)) = leave.filter(|_| its.progress.is_abandoned()) {
+                let outcome = AllDecision::read(&its, &reply)?;
+                if outcome.allowed {
+                    give_back(limiter, outcome);
+                }
+            }
+            Ok(reply)
         });
-        let limiter = self.clone();
-        UnderWay { limiter, slot, reads, progress, started: Instant::now(), linger, call: Some(call) }.finish().await
+        let (limiter, call, started) = (self.clone(), Arc::clone(call), Instant::now());
+        UnderWay { limiter, call, started, linger, making: Some(making) }.finish().await
     }
 
     /// How long a call has to wait for its reply before that says something about the server, whatever the deadline of this
@@ -515,34 +476,38 @@ impl Limiter {
     }
 
     /// Nothing has come for as long as a call waits that says something about the server.
-    fn hangs(&self, slot: u16, progress: &Progress) {
-        let shows = match progress.stage() {
+    fn hangs(&self, call: &Call) {
+        let shows = match call.progress.stage() {
             Stage::Idle => false,
             Stage::Connecting => true,
-            Stage::Sent => progress.give_up(),
+            Stage::Sent => call.progress.give_up(),
         };
         if shows {
-            let error = no_answer(TimedOut, "the server does not answer".to_owned());
+            let (slot, error) = (self.slot(call), no_answer(TimedOut, "the server does not answer".to_owned()));
             self.inner.breakers.failed(slot, &Error::Unavailable(error));
         }
     }
 
+    fn slot(&self, call: &Call) -> u16 {
+        self.inner.connection.slot(call.key())
+    }
+
     /// Sends the call unless the server is known to be unavailable, and again where that is needed and can be done.
-    async fn run(&self, call: &Call, slot: u16, progress: &Progress) -> Result<Value, Error> {
-        let Inner { breakers, connection, .. } = &*self.inner;
+    async fn run(&self, call: &Call) -> Result<Value, Error> {
+        let (Inner { breakers, connection, .. }, slot, progress) = (&*self.inner, self.slot(call), &call.progress);
         breakers.admit(slot)?;
         let deadline = Instant::now().checked_add(self.timeout);
         let mut pause = FIRST_PAUSE;
         let mut went_on = false;
         loop {
-            let Failure { error, sent, shows } = match self.ask_in_mode(call, progress).await {
+            let Failure { error, sent, shows } = match self.ask_in_mode(call).await {
                 Ok(reply) => {
                     breakers.answered(slot, call.command.decides);
                     return Ok(reply);
                 }
                 Err(failure) => failure,
             };
-            if says(&error, WINDOW_OVER) && !went_on && call.clock.go_on() {
+            if says(&error, WINDOW_OVER) && !went_on && call.goes_on() {
                 went_on = true;
                 continue;
             }
@@ -563,7 +528,7 @@ impl Limiter {
                     }
                     undecided(error)
                 }
-                Meaning::Lost if sent && call.command.repeatable && !progress.repeat() => continue,
+                Meaning::Lost if sent && call.is_repeatable() && !progress.repeat() => continue,
                 Meaning::Lost | Meaning::Unavailable | Meaning::TryAgain => undecided(error),
                 Meaning::Unexpected => Error::Unexpected(error.to_string()),
                 Meaning::Missing | Meaning::Permanent => Error::Refused(error),
@@ -580,10 +545,10 @@ impl Limiter {
     }
 
     /// Sends the call in the mode that is known. If that is gone, or not known yet, finds out which there is.
-    async fn ask_in_mode(&self, call: &Call, progress: &Progress) -> Result<Value, Failure> {
+    async fn ask_in_mode(&self, call: &Call) -> Result<Value, Failure> {
         let chosen = self.inner.options.mode;
         if let Some(mode) = self.mode() {
-            let reply = self.ask_in(mode, call, progress).await;
+            let reply = self.ask_in(mode, call).await;
             if chosen != Mode::Auto {
                 return self.keep(mode, call, reply);
             }
@@ -595,14 +560,14 @@ impl Limiter {
             }
         }
         for mode in [Mode::Module, Mode::Functions] {
-            let reply = self.ask_in(mode, call, progress).await;
+            let reply = self.ask_in(mode, call).await;
             let forbidden = reply.as_ref().is_err_and(|failure| is_forbidden(&failure.error));
             if is_missing(&reply) || mode == Mode::Functions && forbidden {
                 continue;
             }
             return self.keep(mode, call, reply);
         }
-        let reply = self.ask_in(Mode::Script, call, progress).await;
+        let reply = self.ask_in(Mode::Script, call).await;
         self.keep(Mode::Script, call, reply)
     }
 
@@ -658,15 +623,12 @@ impl Limiter {
     }
 
     async fn probe(&self, key: Vec<u8>) {
-        let call = Call::new(Command::PEEK, key, |cmd, _| {
-            cmd.arg(&["SLIDING", "1", "1", "COST", "0"]);
-        });
-        let progress = Progress::default();
+        let call = Call::new(Command::PEEK, [key].into(), Few::new()).with(["SLIDING", "1", "1", "COST", "0"]);
         for mode in [Mode::Module, Mode::Functions] {
             if self.mode() == Some(mode) {
                 return;
             }
-            let reply = self.ask_in(mode, &call, &progress).await;
+            let reply = self.ask_in(mode, &call).await;
             if has_answered(&reply) {
                 let _ = self.keep(mode, &call, reply);
                 return;
@@ -674,11 +636,13 @@ impl Limiter {
         }
     }
 
-    async fn ask_in(&self, mode: Mode, call: &Call, progress: &Progress) -> Result<Value, Failure> {
+    async fn ask_in(&self, mode: Mode, call: &Call) -> Result<Value, Failure> {
         match mode {
-            Mode::Functions => self.by_functions(call, progress).await,
-            Mode::Script => self.by_script(call, progress).await,
-            Mode::Module | Mode::Auto => self.ask_once(call.by_module(), call.to(call.command.reads), progress).await,
+            Mode::Functions => self.by_functions(call).await,
+            Mode::Script => self.by_script(call).await,
+            Mode::Module | Mode::Auto => {
+                self.ask_once(call.by_module(), call.to(call.command.reads), &call.progress).await
+            }
         }
     }
 
@@ -688,10 +652,10 @@ impl Limiter {
 
     /// Calls the function, and loads the library where it is missing. It is loaded where the key is, as a cluster does
     /// not bring it to nodes that join; while the key moves, that can be the wrong node, and then into all of them.
-    async fn by_functions(&self, call: &Call, progress: &Progress) -> Result<Value, Failure> {
+    async fn by_functions(&self, call: &Call) -> Result<Value, Failure> {
         let Inner { connection, options, .. } = &*self.inner;
         let mut loads = self.inner.loads.load(Relaxed);
-        let ask = || self.ask_once(call.by_function(), call.to(call.command.reads), progress);
+        let ask = || self.ask_once(call.by_function(), call.to(call.command.reads), &call.progress);
         let mut reply = ask().await;
         for to in [call.to(false), To::Everyone] {
             let missing = reply.as_ref().is_err_and(|failure| says(&failure.error, FUNCTION_NOT_FOUND));
@@ -705,7 +669,7 @@ impl Limiter {
                     let mut load = redis::cmd("FUNCTION");
                     load.arg("LOAD").arg(LIBRARY);
                     // Refused where another client was faster, or where it may not be loaded. The call itself says which.
-                    if let Err(Failure { error, .. }) = self.ask_once(load, to, progress).await {
+                    if let Err(Failure { error, .. }) = self.ask_once(load, to, &call.progress).await {
                         tracing::debug!(limiter = options.name, %error, "the function library was not loaded");
                     }
                     self.inner.loads.fetch_add(1, Relaxed);
@@ -718,8 +682,8 @@ impl Limiter {
     }
 
     /// Calls the script by its digest, and sends it whole where the server does not have it.
-    async fn by_script(&self, call: &Call, progress: &Progress) -> Result<Value, Failure> {
-        let ask = |whole, reads| self.ask_once(call.by_script(whole, reads), call.to(reads), progress);
+    async fn by_script(&self, call: &Call) -> Result<Value, Failure> {
+        let ask = |whole, reads| self.ask_once(call.by_script(whole, reads), call.to(reads), &call.progress);
         let mut reads = call.command.reads;
         let mut reply = ask(false, reads).await;
         // Redis 6.2 has no command for scripts that only read.
@@ -732,18 +696,13 @@ impl Limiter {
 }
 
 /// What happens where the caller goes while its call is under way, and it is allowed.
-pub(crate) struct Leave {
-    linger: Duration,
-    give_back: Box<dyn FnOnce(Limiter, AllDecision) + Send>,
-}
+pub(crate) struct Leave(Box<dyn FnOnce(Limiter, AllDecision) + Send>);
 
 impl Leave {
     pub fn new<F: Future<Output = ()> + Send + 'static>(
-        linger: Duration,
         give_back: impl FnOnce(Limiter, AllDecision) -> F + Send + 'static,
     ) -> Self {
-        let give_back = move |limiter, outcome| drop(tokio::spawn(give_back(limiter, outcome)));
-        Self { linger: linger.min(LONGEST_LINGER), give_back: Box::new(give_back) }
+        Self(Box::new(move |limiter, outcome| drop(tokio::spawn(give_back(limiter, outcome)))))
     }
 }
 
@@ -752,59 +711,57 @@ impl Leave {
 /// It then goes on in a task, for as long as it takes to know whether the server answers. So the connection that a dropped
 /// call has used is judged as that of any other, and what it has taken can be given back. What was not sent by then is not
 /// sent any more.
-struct UnderWay<T: Send + 'static> {
+struct UnderWay {
     limiter: Limiter,
-    slot: u16,
-    reads: bool,
-    progress: Arc<Progress>,
+    call: Arc<Call>,
     started: Instant,
-    /// For how much longer it matters what comes of it.
+    /// For how much longer than a server may take that does not hang it matters what comes of it.
     linger: Duration,
     /// None once it has ended.
-    call: Option<Calling<T>>,
+    making: Option<Making>,
 }
 
-type Calling<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
+type Making = Pin<Box<dyn Future<Output = Result<Value, Error>> + Send>>;
 
-impl<T: Send + 'static> UnderWay<T> {
+impl UnderWay {
     /// When no reply says something about the server.
     fn until(&self) -> Instant {
         self.started + self.limiter.patience()
     }
 
     /// What the call comes to, within the deadline.
-    async fn finish(mut self) -> Result<T, Error> {
-        let timeout = self.limiter.timeout;
+    async fn finish(mut self) -> Result<Value, Error> {
+        let (timeout, progress) = (self.limiter.timeout, &self.call.progress);
         let deadline = self.started.checked_add(timeout);
-        if let Some(call) = &mut self.call
-            && let Some(result) = within(deadline, call.as_mut()).await
+        if let Some(making) = &mut self.making
+            && let Some(result) = within(deadline, making.as_mut()).await
         {
-            self.call = None;
+            self.making = None;
             return result;
         }
         let error = no_answer(TimedOut, format!("no reply within {timeout:?}"));
         // Not sent until now is not sent at all: what goes on knows that nobody waits.
-        let is_sent = self.progress.stage() == Stage::Sent || self.progress.is_repeated();
+        let is_sent = progress.stage() == Stage::Sent || progress.is_repeated();
         // What has come by now would have been read, so the next call knows at once that the server hangs.
         if self.until() <= Instant::now() && self.linger.is_zero() {
-            self.call = None;
-            self.progress.abandon();
-            self.limiter.hangs(self.slot, &self.progress);
+            self.making = None;
+            progress.abandon();
+            self.limiter.hangs(&self.call);
         }
-        Err(if is_sent && !self.reads { Error::ReplyLost(error) } else { Error::Unavailable(error) })
+        Err(if is_sent && !self.call.command.reads { Error::ReplyLost(error) } else { Error::Unavailable(error) })
     }
 }
 
-impl<T: Send + 'static> Drop for UnderWay<T> {
+impl Drop for UnderWay {
     fn drop(&mut self) {
-        let Some(mut call) = self.call.take() else { return };
-        self.progress.abandon();
-        let (limiter, slot, linger, until) = (self.limiter.clone(), self.slot, self.linger, self.until());
-        let (Ok(runtime), progress) = (Handle::try_current(), Arc::clone(&self.progress)) else { return };
+        let Some(mut making) = self.making.take() else { return };
+        self.call.progress.abandon();
+        let (limiter, call, linger, until) = (self.limiter.clone(), Arc::clone(&self.call), self.linger, self.until());
+        let Ok(runtime) = Handle::try_current() else { return };
         runtime.spawn(async move {
-            if within(Some(until), call.as_mut()).await.is_none() {
-                limiter.hangs(slot, &progress);
-                let _ = tokio::time::timeout(linger, call).await;
+            if within(Some(until), making.as_mut()).await.is_none() {
+                limiter.hangs(&call);
+                let _ = tokio::time::timeout(linger, making).await;
             }
         });
     }

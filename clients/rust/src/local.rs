@@ -6,12 +6,13 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use quick_cache::unsync::Cache;
 use tokio::time::Instant;
 
-use crate::call::Ask;
+use crate::call::Call;
+use crate::decision::{Source, State, binding};
 use crate::headers;
 use crate::rule::Rule;
 
@@ -25,77 +26,79 @@ pub(crate) struct Local {
     counters: Mutex<Cache<[u64; 2], (Instant, u64)>>,
 }
 
-/// A request that does not fit.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct NoRoom {
-    /// `None` if it never fits.
-    pub retry_after: Option<Duration>,
-    pub violated: Vec<String>,
-}
-
 impl Local {
     pub fn new(processes: u32) -> Self {
         let hashers = [RandomState::new(), RandomState::new()];
         Self { processes: processes.max(1).into(), hashers, counters: Mutex::new(Cache::new(MOST)) }
     }
 
-    /// Counts a request in all of its windows, or in none.
-    pub fn decide(&self, ask: &Ask) -> Result<(), NoRoom> {
-        let (now, mut counted, mut counts) = (Instant::now(), Vec::new(), true);
-        let mut no_room = NoRoom { retry_after: Some(Duration::ZERO), violated: Vec::new() };
-        let mut policies = headers::policies(ask.rules.iter().map(|rule| (rule, &[][..]))).into_iter();
+    /// Counts a request in all of its windows, or in none. Answers with the state of the window that binds, and the names
+    /// of the policies that deny.
+    pub fn decide(&self, call: &Call) -> (State, Vec<String>) {
+        let (now, at, mut counts) = (Instant::now(), SystemTime::now(), true);
+        let (mut counted, mut violated) = (Vec::new(), Vec::new());
+        let mut policies = headers::policies(call.rules.iter().map(|rule| (rule, &[][..]))).into_iter();
         let mut counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
-        for (key, rule) in ask.items() {
+        for (key, rule) in call.items() {
             for policy in policies.by_ref().take(rule.windows().len().max(1)) {
-                let length = match (rule, policy.window) {
-                    (Rule::Lease(_), _) => continue,
-                    #[cfg(feature = "calendar")]
-                    (Rule::Calendar(rule), _) => rule.left(&ask.clock),
-                    (_, window) => window.unwrap_or_default(),
-                };
-                let cost = rule.cost();
                 let part = (policy.quota / self.processes).max(1).min(policy.quota);
+                let left = rule.ends(call.time()).map(|end| end.saturating_sub(call.time()));
+                let length = Duration::from_millis(left.or(policy.window).unwrap_or_default());
+                let mut state = State { at, source: Source::Local, ..State::new(part, length) };
+                if matches!(rule, Rule::Lease(_)) {
+                    counted.push((None, now, 0, state));
+                    continue;
+                }
                 let place = self.hashers.each_ref().map(|hasher| hasher.hash_one((key, policy.window)));
-                let ends = now + Duration::from_millis(length);
-                let (ends, used) = counters.get(&place).copied().filter(|(ends, _)| *ends > now).unwrap_or((ends, 0));
-                counted.push((place, (ends, used.saturating_add(cost))));
+                let known = counters.get(&place).copied().filter(|(ends, _)| *ends > now);
+                let ((ends, used), cost) = (known.unwrap_or((now + length, 0)), rule.cost());
                 // A check counts nothing, and needs a unit that is free. A forced rule among several denies nothing; by itself it
                 // is counted, and told that it did not fit.
-                if used.saturating_add(cost.max(1)) > part && !(rule.is_forced() && ask.all) {
+                if used.saturating_add(cost.max(1)) > part && !(rule.is_forced() && call.command.several) {
                     counts &= rule.is_forced();
-                    let wait = (cost <= part).then(|| ends.duration_since(now));
-                    no_room.retry_after = no_room.retry_after.zip(wait).map(|(one, other)| one.max(other));
-                    no_room.violated.push(policy.name);
+                    state.allowed = false;
+                    state.retry_after = (cost <= part).then(|| ends.duration_since(now));
+                    violated.push(policy.name);
                 }
+                state.used = i64::try_from(used).unwrap_or(i64::MAX);
+                counted.push((Some(place), ends, cost, state));
             }
         }
-        if counts {
-            counted.into_iter().for_each(|(place, counter)| counters.insert(place, counter));
-        }
-        if no_room.violated.is_empty() { Ok(()) } else { Err(no_room) }
+        let states = counted.into_iter().map(|(place, ends, cost, state)| {
+            let used = state.used.saturating_add_unsigned(if counts { cost } else { 0 });
+            if let Some(place) = place.filter(|_| counts) {
+                counters.insert(place, (ends, used.unsigned_abs()));
+            }
+            let left = Some(if used == 0 { Duration::ZERO } else { ends.duration_since(now) });
+            let remaining = state.limit.saturating_sub(used.unsigned_abs());
+            State { used, remaining, next_after: left, reset_after: left, ..state }
+        });
+        let states: Vec<_> = states.collect();
+        (binding(&states).copied().unwrap_or_else(|| State::new(0, Duration::ZERO)), violated)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::call::NOW;
     use crate::cases;
-    use crate::clock::NOW;
+    use crate::command::Command;
     use crate::rule::Use;
 
     const DAY: Duration = Duration::from_secs(86_400);
 
-    fn asked(rules: impl IntoIterator<Item = (&'static str, Rule)>) -> Ask {
-        let (keys, rules): (Vec<_>, Vec<_>) = rules.into_iter().map(|(key, rule)| (key.into(), rule)).unzip();
-        Ask::new(keys, rules, true, Use::Check).unwrap()
+    fn asked(rules: impl IntoIterator<Item = (&'static str, Rule)>) -> Call {
+        let rules = rules.into_iter().map(|(key, rule)| (key.into(), rule));
+        Call::request(rules, Some(Command::ALL), Use::Check).unwrap()
     }
 
-    fn one(rule: impl Into<Rule>) -> Ask {
+    fn one(rule: impl Into<Rule>) -> Call {
         asked([("k", rule.into())])
     }
 
-    fn allowed(local: &Local, ask: &Ask, times: usize) -> usize {
-        (0..times).filter(|_| local.decide(ask).is_ok()).count()
+    fn allowed(local: &Local, ask: &Call, times: usize) -> usize {
+        (0..times).filter(|_| local.decide(ask).0.allowed).count()
     }
 
     #[tokio::test(start_paused = true)]
@@ -106,19 +109,20 @@ mod tests {
                 if step.to_string().contains("calendar") && cfg!(not(feature = "calendar")) {
                     continue;
                 }
-                let (mut keys, mut rules) = (Vec::new(), Vec::new());
+                let mut rules = Vec::new();
                 for described in step["rules"].as_array().unwrap() {
                     let mut described = described.as_object().unwrap().clone();
-                    keys.push(cases::text(&described.remove("key").unwrap()).into());
-                    rules.push(cases::rule(&described.into()).unwrap());
+                    let key = cases::text(&described.remove("key").unwrap()).into();
+                    rules.push((key, cases::rule(&described.into()).unwrap()));
                 }
-                let all = rules.len() > 1;
-                let ask = Ask::new(keys, rules, all, Use::Check).unwrap();
+                let all = (rules.len() > 1).then_some(Command::ALL);
+                let ask = Call::request(rules, all, Use::Check).unwrap();
                 for _ in 0..step["times"].as_u64().unwrap_or(1) {
-                    let retry = match local.decide(&ask) {
-                        Ok(()) => "none",
-                        Err(NoRoom { retry_after: None, .. }) => "never",
-                        Err(_) => "later",
+                    let (state, _) = local.decide(&ask);
+                    let retry = match state.retry_after {
+                        _ if state.allowed => "none",
+                        None => "never",
+                        Some(_) => "later",
                     };
                     // The result of a middleware has no figures.
                     let expected = &step["result"];
@@ -141,7 +145,7 @@ mod tests {
         // A cost has to fit into the part of the process.
         let costs = one(Rule::sliding("200/hour").unwrap().cost(50));
         assert_eq!(allowed(&Local::new(4), &costs, 5), 1);
-        assert_eq!(Local::new(5).decide(&costs).unwrap_err().retry_after, None);
+        assert_eq!(Local::new(5).decide(&costs).0.retry_after, None);
     }
 
     #[tokio::test(start_paused = true)]
@@ -150,11 +154,13 @@ mod tests {
         let rule = one(Rule::sliding("2/hour, 100/day").unwrap().name("api").unwrap());
         assert_eq!(allowed(&local, &rule, 2), 2);
         tokio::time::advance(Duration::from_secs(600)).await;
-        let no_room = local.decide(&rule).unwrap_err();
-        assert_eq!((no_room.violated, no_room.retry_after), (vec!["api-3600s".to_owned()], Some(DAY / 24 * 5 / 6)));
+        let (state, violated) = local.decide(&rule);
+        assert_eq!((violated, state.retry_after), (vec!["api-3600s".to_owned()], Some(DAY / 24 * 5 / 6)));
+        assert_eq!((state.allowed, state.limit, state.used, state.remaining), (false, 2, 2, 0));
+        assert_eq!((state.reset_after, state.source), (Some(DAY / 24 * 5 / 6), Source::Local));
         // What can never fit, and what always passes.
         for never in [Rule::sliding("0/s").unwrap(), Rule::sliding("5/s").unwrap().cost(6)] {
-            assert_eq!(Local::new(1).decide(&one(never)).unwrap_err().retry_after, None);
+            assert_eq!(Local::new(1).decide(&one(never)).0.retry_after, None);
         }
         let lease = Rule::lease(1, DAY).unwrap().holder("h");
         assert_eq!(allowed(&Local::new(1), &one(lease), 3), 3);
@@ -196,8 +202,8 @@ mod tests {
         let (local, rule) = (Local::new(1), one(Rule::calendar("3/day").unwrap().name("budget").unwrap()));
         NOW.set(None);
         assert_eq!(allowed(&local, &rule, 9), 3);
-        let NoRoom { retry_after, violated } = local.decide(&rule).unwrap_err();
-        assert_eq!((retry_after, violated), (Some(DAY / 24), vec!["budget".to_owned()]));
+        let (state, violated) = local.decide(&rule);
+        assert_eq!((state.retry_after, violated), (Some(DAY / 24), vec!["budget".to_owned()]));
         tokio::time::advance(DAY / 24).await;
         assert_eq!(allowed(&local, &rule, 9), 3);
     }
@@ -208,7 +214,7 @@ mod tests {
         let local = Local::new(1);
         let throttle = one(Rule::throttle("1/hour").unwrap().burst(4));
         assert_eq!(allowed(&local, &throttle, 9), 5);
-        assert_eq!(local.decide(&throttle).unwrap_err().retry_after, Some(DAY / 24 * 5));
+        assert_eq!(local.decide(&throttle).0.retry_after, Some(DAY / 24 * 5));
         tokio::time::advance(DAY / 24 * 5).await;
         assert_eq!(allowed(&local, &throttle, 9), 5);
     }
@@ -222,7 +228,7 @@ mod tests {
         }
         for number in 0..2 * MOST {
             let key = number.to_string().into_bytes();
-            let _ = local.decide(&Ask::new(vec![key], vec![rule.clone()], true, Use::Check).unwrap());
+            let _ = local.decide(&Call::request([(key, rule.clone())], None, Use::Check).unwrap());
         }
         assert!(local.counters.lock().unwrap().len() <= MOST);
     }

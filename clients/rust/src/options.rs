@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use crate::decision::State;
+use crate::decision::{Source, State};
 use crate::error::Error;
 use crate::mode::Mode;
 
@@ -100,12 +100,10 @@ pub struct Event<'a> {
     pub call: &'static str,
     /// The keys as the caller knows them, without the limiter's prefix.
     pub keys: &'a [&'a [u8]],
-    /// The decision, or the error in place of it.
+    /// The decision and [who made it](State::source), or the error in place of it.
     pub outcome: Result<State, &'a Error>,
     /// How long the caller waited for it.
     pub took: Duration,
-    /// Whether the server was not asked: a denial that was remembered, or a request that took units of a block.
-    pub from_memory: bool,
 }
 
 /// How a limiter's calls of `hit` and `all` ended, since it was made.
@@ -118,22 +116,22 @@ pub struct Stats {
 }
 
 impl Stats {
-    pub(crate) fn count(&self, outcome: Result<State, &Error>, from_memory: bool) {
+    pub(crate) fn count(&self, outcome: Result<State, &Error>) {
         let counter = match outcome {
             Ok(state) if state.allowed => &self.allowed,
-            Ok(_) if from_memory => &self.denied_from_memory,
+            Ok(state) if state.source == Source::Memory => &self.denied_from_memory,
             Ok(_) => &self.denied,
             Err(_) => &self.failed,
         };
         counter.fetch_add(1, Relaxed);
     }
 
-    /// Allowed by the server, also from [blocks](crate::Blocks).
+    /// Allowed by the server, also from [blocks](crate::Blocks), or [in its place](Source::Local).
     pub fn allowed(&self) -> u64 {
         self.allowed.load(Relaxed)
     }
 
-    /// Denied by the server.
+    /// Denied by the server, or [in its place](Source::Local).
     pub fn denied(&self) -> u64 {
         self.denied.load(Relaxed)
     }

@@ -1,7 +1,10 @@
 //! Rates, as text and as windows.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
+
+use redis::{RedisWrite, ToRedisArgs};
 
 use crate::error::InvalidArgument;
 pub(crate) use sealed::Windows;
@@ -117,12 +120,22 @@ fn thousandths(text: &str) -> Option<Option<u64>> {
 }
 
 /// Milliseconds as the commands take seconds: `60`, `0.25`.
-pub(crate) fn seconds(millis: u64) -> String {
-    let (whole, rest) = (millis / 1000, millis % 1000);
-    if rest == 0 {
-        return whole.to_string();
+pub(crate) struct Seconds(pub u64);
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (whole, rest) = (self.0 / 1000, self.0 % 1000);
+        if rest == 0 {
+            return whole.fmt(f);
+        }
+        f.write_str(format!("{whole}.{rest:03}").trim_end_matches('0'))
     }
-    format!("{whole}.{rest:03}").trim_end_matches('0').to_owned()
+}
+
+impl ToRedisArgs for Seconds {
+    fn write_redis_args<W: RedisWrite + ?Sized>(&self, out: &mut W) {
+        out.write_arg_fmt(self);
+    }
 }
 
 /// What a rule takes for its windows: text such as `"100/minute"` or `"10/second, 1000/hour"`, a limit with a

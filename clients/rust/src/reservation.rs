@@ -4,13 +4,11 @@ use std::io::ErrorKind::TimedOut;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use redis::Cmd;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::call::{Ask, Call};
-use crate::clock::{Clock, unix_millis};
+use crate::call::{Call, unix_millis};
 use crate::command::Command;
 use crate::common::Reserved;
 use crate::decision::{AllDecision, Attempt, Decision, Settled};
@@ -98,19 +96,13 @@ impl Limiter {
         used: u64,
         at: SystemTime,
     ) -> Result<Settled, Error> {
-        let rule: Rule = rule.into();
-        rule.check(Use::Hit)?;
-        let clock = Arc::new(Clock::at(unix_millis(at)));
-        self.settle_at(self.prefixed(key.as_ref()), rule, clock, used).await
+        let call = self.request([(key, rule.into())], Some(Command::SETTLE), Use::Hit)?;
+        self.settle_at(call, unix_millis(at), used).await
     }
 
-    /// With the key as it is sent, in the period of the calendar at that time.
-    async fn settle_at(&self, key: Vec<u8>, rule: Rule, clock: Arc<Clock>, actual: u64) -> Result<Settled, Error> {
-        let words = move |cmd: &mut Cmd, clock: &Clock| {
-            rule.write(cmd, clock, true);
-            cmd.arg("ACTUAL").arg(actual);
-        };
-        self.change(Call::new(Command::SETTLE, key, words).at(clock), Settled::read).await
+    /// In the period of the calendar at that time.
+    async fn settle_at(&self, call: Call, time: u64, actual: u64) -> Result<Settled, Error> {
+        self.change(call.with(["ACTUAL", &actual.to_string()]).at(time), Settled::read).await
     }
 
     async fn reserved<K: AsRef<[u8]>, D>(
@@ -124,27 +116,27 @@ impl Limiter {
             let range = "from 0.001 to 2147483647 seconds, in whole milliseconds";
             InvalidArgument(format!("the lease of a reservation must be {range}, not {lease:?}"))
         })?;
-        let mut ask = self.ask(rules, all, Use::Reserve)?;
-        if !ask.rules.iter().any(Rule::is_reserved) {
+        let mut call = self.request(rules, all.then_some(Command::ALL), Use::Reserve)?;
+        if !call.rules.iter().any(Rule::is_reserved) {
             let what = "one rule at least must be reserved: say so with Sliding::reserved";
             return Err(InvalidArgument(what.to_owned()).into());
         }
         let holder: Arc<str> = random_holder().into();
-        for rule in ask.rules.iter_mut().filter(|rule| rule.is_reserved()) {
+        for rule in call.rules.iter_mut().filter(|rule| rule.is_reserved()) {
             rule.common_mut().hold = Some(Reserved::By { holder: Arc::clone(&holder), millis: length.millis });
         }
-        let (ask, sent) = (Arc::new(ask), Instant::now());
-        let asked = Arc::clone(&ask);
-        let leave = Leave::new(lease, move |limiter, _| async move {
+        let (call, sent) = (Arc::new(call), Instant::now());
+        let asked = Arc::clone(&call);
+        let leave = Leave::new(move |limiter, _| async move {
             end(&Hold::new(limiter, Arc::clone(&asked), sent, lease), Part::of(&asked)).await;
         });
-        let outcome = self.decide(&ask, Some(leave)).await?;
+        let outcome = self.decide(&call, Some(leave)).await?;
         let allowed = outcome.allowed;
         let decision = decision(outcome)?;
         if !allowed {
             return Ok(Attempt::Denied(decision));
         }
-        let (parts, hold) = (Part::of(&ask), Hold::new(self.clone(), ask, sent, lease));
+        let (parts, hold) = (Part::of(&call), Hold::new(self.clone(), call, sent, lease));
         let renewals = hold.keep("reservation");
         Ok(Attempt::Granted(Reservation { hold, decision, parts, renewals }))
     }
@@ -259,8 +251,8 @@ impl<D> Reservation<D> {
 }
 
 impl Part {
-    fn of(ask: &Ask) -> Vec<Self> {
-        let reserved = ask.items().filter(|(_, rule)| rule.is_reserved());
+    fn of(call: &Call) -> Vec<Self> {
+        let reserved = call.items().filter(|(_, rule)| rule.is_reserved());
         let part = |(key, rule): (&Vec<u8>, &Rule)| Self {
             key: key.clone(),
             rule: rule.clone(),
@@ -279,7 +271,7 @@ impl Part {
             None => {}
         }
         let sent = Instant::now();
-        let Hold { limiter, ask, .. } = hold;
+        let Hold { limiter, call, .. } = hold;
         let remembered = hold.length().max(SHORTEST_MEMORY).saturating_sub(limiter.timeout());
         if self.unanswered.is_some_and(|first| sent.duration_since(first) >= remembered) {
             let unknown = "it is unknown whether the reservation was settled: the server remembers it no more";
@@ -288,8 +280,8 @@ impl Part {
         let before = self.unanswered;
         // Where this future is dropped, nobody knows what comes of it.
         self.unanswered.get_or_insert(sent);
-        let clock = Arc::clone(&ask.clock);
-        match limiter.settle_at(self.key.clone(), self.rule.clone(), clock, used).await {
+        let settles = Call::new(Command::SETTLE, [self.key.clone()].into(), [self.rule.clone()].into());
+        match limiter.settle_at(settles, call.time(), used).await {
             Ok(Settled { done: false, .. }) => Err(another()),
             Ok(_) => {
                 self.settled = Some(used);

@@ -7,11 +7,10 @@ use redis::Cmd;
 
 #[cfg(feature = "calendar")]
 use crate::calendar::Calendar;
-use crate::clock::Clock;
 use crate::command::Command;
 use crate::common::{Common, Reserved, printable};
 use crate::error::InvalidArgument;
-use crate::rates::{MOST_UNITS, Rates, Window, ordered, seconds};
+use crate::rates::{MOST_UNITS, Rates, Seconds, Window, ordered};
 
 /// A kind of rule, with the methods that it shares with others.
 macro_rules! kind {
@@ -354,12 +353,13 @@ impl Rule {
 
     /// The rule as the commands take it, at this time. `word`: with the word that it has in front of it in RL.PEEK,
     /// RL.REFUND, RL.SETTLE and RL.ALL.
-    pub(crate) fn write(&self, cmd: &mut Cmd, clock: &Clock, word: bool) {
+    #[cfg_attr(not(feature = "calendar"), allow(unused_variables))]
+    pub(crate) fn write(&self, cmd: &mut Cmd, time: u64, word: bool) {
         if word {
             cmd.arg(self.command().word());
         }
         for window in self.windows() {
-            cmd.arg(seconds(window.millis)).arg(window.limit);
+            cmd.arg(Seconds(window.millis)).arg(window.limit);
         }
         match self {
             // Always with a cost, whatever it is: then the server stores a new log compactly.
@@ -372,17 +372,26 @@ impl Rule {
             }
             #[cfg(feature = "calendar")]
             Self::Calendar(rule) => {
-                cmd.arg(rule.period(clock)).arg(rule.limit);
+                cmd.arg(rule.period(time)).arg(rule.limit);
                 rule.with.write(cmd, rule.with.cost);
             }
             Self::Throttle(rule) => {
                 cmd.arg(rule.burst).arg(rule.count).arg(rule.period).arg(rule.with.cost);
             }
             Self::Lease(rule) => {
-                cmd.arg(rule.limit).arg(seconds(rule.millis)).arg(rule.holder.as_deref().unwrap_or_default());
+                cmd.arg(rule.limit).arg(Seconds(rule.millis)).arg(rule.holder.as_deref().unwrap_or_default());
             }
         }
-        let _ = clock;
+    }
+
+    /// The end of the period of the calendar in which this time lies.
+    #[cfg_attr(not(feature = "calendar"), allow(unused_variables))]
+    pub(crate) fn ends(&self, time: u64) -> Option<u64> {
+        match self {
+            #[cfg(feature = "calendar")]
+            Self::Calendar(rule) => rule.end(time),
+            _ => None,
+        }
     }
 
     /// Refuses what no server takes, before anything is sent.
@@ -484,7 +493,7 @@ impl Rule {
             return name.to_string();
         }
         let windows = || {
-            let each = self.windows().iter().map(|window| format!("{}/{}s", window.limit, seconds(window.millis)));
+            let each = self.windows().iter().map(|window| format!("{}/{}s", window.limit, Seconds(window.millis)));
             each.collect::<Vec<_>>().join(",")
         };
         match self {
@@ -494,7 +503,7 @@ impl Rule {
             #[cfg(feature = "calendar")]
             Self::Calendar(rule) => rule.policy(),
             Self::Throttle(rule) => format!("throttle-{}-{}/{}s", rule.burst, rule.count, rule.period),
-            Self::Lease(rule) => format!("lease-{}/{}s", rule.limit, seconds(rule.millis)),
+            Self::Lease(rule) => format!("lease-{}/{}s", rule.limit, Seconds(rule.millis)),
         }
     }
 }

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, ready};
 use redis::{RedisResult, Value};
 use tokio::io::{AsyncRead, ReadBuf};
 
-use crate::reply::position;
+use crate::reply::{FIELDS, position};
 
 /// How much is read at once.
 const CHUNK: usize = 16 * 1024;
@@ -162,13 +162,20 @@ fn value(rest: &mut &[u8], depth: usize) -> Option<Value> {
         b'+' if text == b"OK" => Value::Okay,
         b'+' => Value::SimpleString(std::str::from_utf8(text).ok()?.to_owned()),
         b'$' => Value::BulkString(bulk(rest, text)?.to_vec()),
-        b'*' => Value::Array((0..count()?).map(|_| value(rest, depth)).collect::<Option<_>>()?),
-        b'%' => {
-            let field = |_| Some((name(rest, depth)?, value(rest, depth)?));
-            Value::Map((0..count()?).map(field).collect::<Option<_>>()?)
-        }
+        // Over RESP2 a map is an array.
+        b'*' => Value::Array(list(count()?, || name(rest, depth))?),
+        b'%' => Value::Map(list(count()?, || Some((name(rest, depth)?, value(rest, depth)?)))?),
         _ => return None,
     })
+}
+
+/// As many as there are to be, with room at once for what FULL has.
+fn list<T>(count: usize, mut next: impl FnMut() -> Option<T>) -> Option<Vec<T>> {
+    let mut all = Vec::with_capacity(count.min(2 * FIELDS.len()));
+    for _ in 0..count {
+        all.push(next()?);
+    }
+    Some(all)
 }
 
 #[cfg(test)]
@@ -257,6 +264,8 @@ mod tests {
         for wrong in ["", "-", "1x", "9223372036854775808", "-9223372036854775809", "1\u{665}"] {
             assert_eq!(number(wrong.as_bytes()), None, "{wrong}");
         }
+        let flat = read(b"*2\r\n$4\r\nused\r\n:3\r\n").unwrap();
+        assert_eq!(flat, Value::Array(vec![Value::Int(2), Value::Int(3)]));
         let full = read(b"%2\r\n+used\r\n:3\r\n$7\r\nallowed\r\n:1\r\n").unwrap();
         assert_eq!(full, Value::Map(vec![(Value::Int(2), Value::Int(3)), (Value::Int(0), Value::Int(1))]));
         assert!(read(b"*9223372036854775807\r\n:1\r\n").is_err());

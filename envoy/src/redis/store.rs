@@ -1,10 +1,9 @@
 //! Redis, as the service asks it.
 
-use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use redis_rl_client::{Admission, Error, Limiter, Mode, Options, Rule, State};
+use redis_rl_client::{Admission, Error, Limiter, Mode, Options, Rule, Source, State};
 use smallvec::smallvec;
 
 use super::PATIENCE;
@@ -30,16 +29,10 @@ pub struct Store {
     stats: Arc<Stats>,
 }
 
-thread_local! {
-    /// Whether the decision that this thread has heard of last took no call.
-    static FROM_MEMORY: Cell<bool> = const { Cell::new(false) };
-}
-
 impl Store {
     pub async fn connect(settings: &Redis, prefix: &str, stats: Arc<Stats>) -> Result<Self, Failure> {
         let connection = connection(settings)?;
         let options = Options::default().name("redis-rl-envoy").mode(settings.mode).timeout(settings.deadline);
-        let options = options.hook(|event| FROM_MEMORY.set(event.from_memory));
         let limiter = Limiter::with_options(connection, options);
         // The first call finds out how the server is asked; no request should have to wait for it.
         let probe_key = format!("{prefix}redis-rl-envoy:probe");
@@ -112,22 +105,19 @@ impl Store {
         }
         let rules = items.iter().map(|item| Ok((&item.key, item.rule()?))).collect::<Result<Vec<_>, Failure>>()?;
         let decision = self.limiter.all(rules).await?;
-        Ok((decision.allowed, decision.each.iter().map(|decision| decision.state()).collect()))
+        Ok((decision.allowed, decision.each().iter().map(|decision| decision.state()).collect()))
     }
 
     async fn ask_block(&self, item: &Item, block: &Block) -> Result<(bool, Few<State>), Failure> {
         let blocks = block.blocks(&self.limiter).map_err(Error::from)?;
         // The client adds it again.
         let key = item.key.strip_suffix(blocks.key("").as_slice()).unwrap_or(&item.key);
-        let decided = blocks.hit(key, item.units).await;
-        // The hook has been called just before, by this thread.
-        let own = &self.stats.own;
-        match (FROM_MEMORY.get(), &decided) {
-            (true, Ok(_)) => own.block_hits.inc(),
-            (true, Err(_)) => {}
-            (false, _) => own.redis_calls.inc(),
+        let decided = blocks.hit(key, item.units).await.map(|decision| decision.state());
+        match &decided {
+            Ok(State { source: Source::Memory, .. }) => self.stats.own.block_hits.inc(),
+            _ => self.stats.own.redis_calls.inc(),
         }
-        let state = decided?.state();
+        let state = decided?;
         Ok((state.allowed, smallvec![state]))
     }
 

@@ -47,7 +47,7 @@ async fn a_sliding_window_in_figures() {
         assert_eq!(denied.retry_after, Some(ms(58_000)));
         assert_eq!((denied.limit, denied.next_after, denied.reset_after), (3, Some(ms(58_000)), Some(ms(60_000))));
         assert_eq!((denied.window, denied.at), (ms(60_000), at(T0 + 3000)));
-        assert_eq!(denied.each, [denied.state()]);
+        assert_eq!(denied.each(), [denied.state()]);
         // Denied at the last millisecond before, allowed at the one that was named.
         server.set_time(T0 + 3000 + 57_999).await;
         assert!(!limiter.hit("user:7", &rule).await.unwrap().allowed);
@@ -66,7 +66,7 @@ async fn several_windows_bind_as_the_server_says() {
         }
         let denied = limiter.hit("k", &rule).await.unwrap();
         let per_window: Vec<_> =
-            denied.each.iter().map(|state| (state.allowed, state.limit, state.used, state.retry_after)).collect();
+            denied.each().iter().map(|state| (state.allowed, state.limit, state.used, state.retry_after)).collect();
         assert_eq!(per_window, [(false, 2, 2, Some(ms(1000))), (true, 5, 2, Some(Duration::ZERO))]);
         assert_eq!((denied.allowed, denied.window, denied.retry_after), (false, ms(1000), Some(ms(1000))));
         assert_eq!(denied.violated_policies(), ["api-1s"]);
@@ -89,7 +89,7 @@ async fn several_windows_bind_as_the_server_says() {
         assert_eq!((denied.window, denied.retry_after), (ms(60_000), Some(ms(56_000))));
         // Forced, with the wait of the whole call.
         let forced = limiter.hit("k", rule.clone().force()).await.unwrap();
-        assert_eq!((forced.allowed, forced.used, forced.remaining, forced.each.len()), (false, 6, 0, 1));
+        assert_eq!((forced.allowed, forced.used, forced.remaining, forced.each().len()), (false, 6, 0, 1));
         assert_eq!(forced.retry_after, Some(ms(56_000)));
         assert_eq!(forced.headers().limit, r#""api-60s";r=0;t=56"#);
         assert_eq!(forced.headers().policy, headers.policy);
@@ -206,7 +206,7 @@ async fn all_or_nothing() {
         let decision = limiter.all(rules(60, "a")).await.unwrap();
         assert!(decision.allowed);
         assert_eq!((decision.index, decision.remaining, decision.retry_after), (1, 40, Some(Duration::ZERO)));
-        let used: Vec<_> = decision.each.iter().map(|each| each.used).collect();
+        let used: Vec<_> = decision.each().iter().map(|each| each.used).collect();
         assert_eq!(used, [1, 60, 1, 1]);
         let headers = decision.headers();
         assert_eq!(
@@ -222,7 +222,7 @@ async fn all_or_nothing() {
         let denied = limiter.all(rules(50, "b")).await.unwrap();
         assert_eq!((denied.allowed, denied.index, denied.remaining), (false, 1, 40));
         assert_eq!(denied.retry_after, Some(ms(40_000)));
-        assert_eq!(denied.each.iter().map(|each| each.allowed).collect::<Vec<_>>(), [true, false, true, true]);
+        assert_eq!(denied.each().iter().map(|each| each.allowed).collect::<Vec<_>>(), [true, false, true, true]);
         assert_eq!(denied.violated_policies(), ["60s"]);
         assert_eq!(denied.headers().retry_after, Some(40));
         let after: Vec<String> = server.run("KEYS *").await;
@@ -240,11 +240,15 @@ async fn a_check_denies_and_counts_nothing() {
         let count = || ("{o}:log", Rule::from(Rule::sliding("9/minute").unwrap()));
         for used in 1..=3 {
             let decision = limiter.all([check(), count()]).await.unwrap();
-            assert_eq!((decision.allowed, decision.each[0].used, decision.each[1].used), (true, 0, used), "{has:?}");
+            assert_eq!(
+                (decision.allowed, decision.each()[0].used, decision.each()[1].used),
+                (true, 0, used),
+                "{has:?}"
+            );
         }
         let _ = limiter.hit("{o}:quota", Rule::sliding("2/minute").unwrap().cost(2)).await.unwrap();
         let decision = limiter.all([check(), count()]).await.unwrap();
-        assert_eq!((decision.allowed, decision.index, decision.each[1].used), (false, 0, 3), "{has:?}");
+        assert_eq!((decision.allowed, decision.index, decision.each()[1].used), (false, 0, 3), "{has:?}");
         assert_eq!(decision.retry_after, Some(ms(60_000)), "{has:?}");
     }
 }

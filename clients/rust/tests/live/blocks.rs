@@ -75,7 +75,7 @@ async fn the_answer_speaks_of_the_rule_that_was_given() {
         assert!(decision.allowed);
         let shown = (decision.limit, decision.used, decision.remaining, decision.window);
         assert_eq!(shown, (20, expected, 20 - expected.unsigned_abs(), ms(60_000)));
-        assert_eq!((decision.retry_after, decision.each.len()), (Some(ms(0)), 2));
+        assert_eq!((decision.retry_after, decision.each().len()), (Some(ms(0)), 2));
     }
     assert!(server.calls("rl.sliding").await < 10);
     let denied = blocks.hit("k", 1).await.unwrap();

@@ -126,7 +126,7 @@ async fn every_call_goes_to_the_right_node_at_once() {
                 // Where each of the keys is looked for by itself, it is found.
                 let requests = Rule::sliding("500/minute").unwrap().cost(0);
                 let used = limiter.peek(format!("{{{tag}}}:rpm"), requests).await.unwrap().used;
-                assert_eq!(used, decision.each[0].used);
+                assert_eq!(used, decision.each()[0].used);
             }
             assert_eq!(limiter.mode(), Some(has.mode()));
         }
@@ -183,7 +183,7 @@ async fn a_slot_that_moves_is_waited_for() {
     }
     let decision = waiting.await.unwrap().unwrap();
     assert!(decision.allowed);
-    assert_eq!((decision.each[0].used, decision.each[1].used), (2, 1));
+    assert_eq!((decision.each()[0].used, decision.each()[1].used), (2, 1));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -11,7 +11,8 @@ use axum::http::{Request as HttpRequest, Response as HttpResponse, StatusCode};
 use axum::routing::get;
 use axum::{Extension, Router};
 use redis_rl_client::{
-    ByAddress, Check, Decisions, Limiter, Options, RateLimitLayer, Rule, Sliding, WhenUnavailable, WithoutIdentity,
+    ByAddress, Check, Decisions, Limiter, Options, RateLimitLayer, Rule, Sliding, Source, WhenUnavailable,
+    WithoutIdentity,
 };
 use sfv::{BareItem, List, ListEntry, Parser};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -374,7 +375,7 @@ async fn heavy_requests_are_denied_from_memory_between_light_ones() {
 async fn a_denial_is_answered_as_the_user_says() {
     let server = Server::frozen(Has::Module).await;
     let handler = |denial: &redis_rl_client::Denial<'_>| {
-        let wait = denial.retry_after.unwrap().as_secs();
+        let wait = denial.state.retry_after.unwrap().as_secs();
         let text = format!("{} {wait} {:?}", denial.request.uri.path(), denial.violated_policies);
         HttpResponse::builder().status(418).body(text).unwrap()
     };
@@ -455,7 +456,7 @@ async fn what_is_remembered_is_forgotten_by_ones_own_changes() {
     let keep = Arc::clone(&seen);
     let options = Options::default().prefix("p:").hook(move |event| {
         let key = String::from_utf8_lossy(event.keys[0]).into_owned();
-        keep.lock().unwrap().push((key, event.from_memory));
+        keep.lock().unwrap().push((key, event.outcome.unwrap().source));
     });
     let (limiter, rule) = (server.limiter_with(options).await, sliding("1/hour"));
     let address = serve(hello().layer(layer(&limiter, &rule))).await;
@@ -469,7 +470,7 @@ async fn what_is_remembered_is_forgotten_by_ones_own_changes() {
     assert_eq!(limiter.hit(key, rule.clone().force()).await.unwrap().used, 2);
     let seen = seen.lock().unwrap();
     assert!(seen.iter().all(|(seen, _)| seen == key), "{seen:?}");
-    assert!(seen.iter().any(|(_, from_memory)| *from_memory), "{seen:?}");
+    assert!(seen.iter().any(|(_, source)| *source == Source::Memory), "{seen:?}");
 }
 
 /// As many requests of a client at a time: a place ends with the response, or when the client goes, and none is kept.
@@ -578,6 +579,24 @@ async fn without_a_server_it_serves_as_it_was_told() {
         let count = |text: &str| events.of(name).iter().filter(|event| event.contains(text)).count();
         assert_eq!((count("the server is unavailable"), count("the server decides again")), (1, 1), "{name}");
     }
+}
+
+/// The hook is told what is decided in the server's place, too.
+#[tokio::test]
+async fn the_hook_is_told_what_this_process_decides_by_itself() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let keep = Arc::clone(&seen);
+    let options = Options::default().prefix("p:").hook(move |event| {
+        let key = String::from_utf8_lossy(event.keys[0]).into_owned();
+        keep.lock().unwrap().push((event.call, key, event.outcome.map(|state| state.allowed).ok()));
+    });
+    let client = redis_rl_client::redis::Client::open(format!("redis://127.0.0.1:{}", free_port())).unwrap();
+    let layer = RateLimitLayer::new(Limiter::with_options(client, options), sliding("1/hour"), by_api_key);
+    let address = serve(hello().layer(layer.when_unavailable(WhenUnavailable::Local { processes: 1 }))).await;
+    assert_eq!([by(address, "a").await.status, by(address, "a").await.status], [200, 429]);
+    let expected = [None, Some(true), None, Some(false)];
+    let expected = expected.map(|allowed| ("hit", "rl:sliding-1/3600s:{a}".to_owned(), allowed));
+    assert_eq!(*seen.lock().unwrap(), expected);
 }
 
 /// Requests at the same time, while the server hangs: none waits longer than the layer's deadline, by much.

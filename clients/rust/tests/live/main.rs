@@ -1,5 +1,6 @@
 //! The client against live servers: with the module, with the function library, with the script alone.
 
+mod allocations;
 mod answers;
 mod blocks;
 mod cluster;

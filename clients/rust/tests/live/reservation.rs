@@ -186,7 +186,7 @@ async fn several_keys_are_reserved_together() {
             all
         };
         let mut one = reserve(60).await.granted().unwrap();
-        assert_eq!((one.decision().each.len(), used().await), (3, vec![1, 60, 60]));
+        assert_eq!((one.decision().each().len(), used().await), (3, vec![1, 60, 60]));
         let Attempt::Denied(denied) = reserve(60).await else { panic!("40 are left") };
         assert_eq!((denied.index, used().await), (1, vec![1, 60, 60]));
         assert!(matches!(one.settle_each([("{o}:tpm", 1)]).await, Err(Error::Invalid(_))));
@@ -296,7 +296,7 @@ async fn a_calendar_follows_the_clock_of_the_server() {
         let rules = || [("{k}a", Rule::from(rule())), ("{k}b", Rule::from(day()))];
         for used in 1..3 {
             assert_eq!(limiter.hit("tokens", day()).await.unwrap().used, used);
-            assert_eq!(limiter.all(rules()).await.unwrap().each[1].used, used);
+            assert_eq!(limiter.all(rules()).await.unwrap().each()[1].used, used);
         }
         assert_eq!(limiter.peek("tokens", day().cost(0)).await.unwrap().used, 2);
         ahead.set_time(tomorrow + 9 * DAY).await;

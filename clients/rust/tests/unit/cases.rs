@@ -380,7 +380,7 @@ mod tests {
     }
 
     fn set_now(case: &Value) {
-        crate::clock::NOW.set(case.get("now_ms").map(|time| time.as_u64().unwrap()));
+        crate::call::NOW.set(case.get("now_ms").map(|time| time.as_u64().unwrap()));
     }
 
     #[tokio::test]
@@ -568,7 +568,7 @@ mod tests {
             "retry_after_ms": millis(state.retry_after), "retry_after": seconds(state.retry_after),
             "next_after_ms": millis(state.next_after), "next_after": seconds(state.next_after),
             "reset_after_ms": millis(state.reset_after), "reset_after": seconds(state.reset_after),
-            "window_ms": millis(Some(state.window)), "at_ms": crate::clock::unix_millis(state.at),
+            "window_ms": millis(Some(state.window)), "at_ms": crate::call::unix_millis(state.at),
             "wait_ms": millis(Some(state.wait)),
         })
     }
@@ -599,11 +599,11 @@ mod tests {
                     .unwrap_or_else(|error| panic!("{error}: {case}"))
                 {
                     Answer::One(decision) => {
-                        let each: Vec<_> = decision.each.iter().map(state).collect();
+                        let each: Vec<_> = decision.each().iter().map(state).collect();
                         (state(&decision.state()), each, decision.headers(), decision.problem(), Value::Null)
                     }
                     Answer::All(decision) => {
-                        let each: Vec<_> = decision.each.iter().map(|each| state(&each.state())).collect();
+                        let each: Vec<_> = decision.each().iter().map(|each| state(&each.state())).collect();
                         (state(&decision.state()), each, decision.headers(), decision.problem(), json!(decision.index))
                     }
                     _ => panic!("{case}"),

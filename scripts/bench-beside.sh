@@ -10,8 +10,7 @@ section=$(mktemp)
 trap 'rm -f "$section"' EXIT
 model=$(sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo 2>/dev/null | head -n 1)
 server=$("${REDIS_SERVER:-redis-server}" --version | grep -o 'v=[^ ]*')
-where="Server: Redis ${server#v=}. Machine: ${model:-$(uname -m)}, $(nproc) processors. Load average when the run began:
-$(cut -d ' ' -f 1 /proc/loadavg). Where that is above the number of processors, the figures are those of a machine that had other work."
+where="Server: Redis ${server#v=}. Machine: ${model:-$(uname -m)}, $(nproc) processors. Load average when the run began: $(cut -d ' ' -f 1 /proc/loadavg)."
 
 clients() {
     cat <<TEXT

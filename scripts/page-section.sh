@@ -2,9 +2,6 @@
 # Puts standard input into a page, in place of the section of this name, or behind everything else.
 #
 #   scripts/page-section.sh NAME COMMAND PAGE    the section that `make COMMAND` writes
-#
-# `make bench` writes the rest of docs/BENCHMARK.md and carries these sections over (benches/limiters/report.rs has the
-# same words).
 set -euo pipefail
 
 name=$1 command=$2 page=$3

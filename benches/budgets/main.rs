@@ -10,6 +10,10 @@
 #[allow(dead_code)]
 mod support;
 
+#[path = "../shared.rs"]
+#[allow(dead_code)] // Nothing is written into pages.
+mod shared;
+
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -18,7 +22,6 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fastrand::Rng;
-use lexopt::prelude::*;
 use redis::{Connection, ConnectionLike, RedisError, Value};
 
 use support::server::Module;
@@ -151,15 +154,13 @@ struct Client {
     tally: Tally,
 }
 
-/// What the clients count, and write as the last line of their journals.
-#[derive(Default)]
-struct Tally {
-    granted: u64,
-    denied: u64,
-    lost: u64,
-    /// Settlements by the server's reply: 0 is refused, 1 the hold was there, 2 it had ended, 3 it was settled before.
-    settled: [u64; 4],
-}
+/// What the clients count, and write as the last line of their journals: reservations granted and denied, replies lost, and settlements by the
+/// server's reply, where 0 is refused, 1 the hold was there, 2 it had ended, 3 it was settled before.
+type Tally = [u64; 7];
+const GRANTED: usize = 0;
+const DENIED: usize = 1;
+const LOST_REPLIES: usize = 2;
+const SETTLED: usize = 3;
 
 impl Client {
     fn begin(words: &[String]) -> Self {
@@ -183,10 +184,10 @@ impl Client {
             let reservation = self.draw(index);
             self.note(&format!("reserve {index}\n"));
             if self.reserve(&reservation) {
-                self.tally.granted += 1;
+                self.tally[GRANTED] += 1;
                 open.push(reservation);
             } else {
-                self.tally.denied += 1;
+                self.tally[DENIED] += 1;
             }
             if let Some(renewed) = open.first().filter(|_| self.rng.u8(..) < 13) {
                 let call = self.door.hold(renewed);
@@ -200,8 +201,7 @@ impl Client {
             }
         }
         open.iter().for_each(|reservation| self.settle(reservation));
-        let Tally { granted, denied, lost, settled: [refused, there, ended, before] } = self.tally;
-        self.note(&format!("done {granted} {denied} {lost} {refused} {there} {ended} {before}\n"));
+        self.note(&format!("done {}\n", self.tally.map(|count| count.to_string()).join(" ")));
     }
 
     fn draw(&mut self, index: u64) -> Reservation {
@@ -232,14 +232,14 @@ impl Client {
         for key in keys {
             let call = self.door.settle(holder, *key, actual);
             let reply = integers(self.send(&call).unwrap_or_else(|error| panic!("{holder}: {error}")));
-            self.tally.settled[usize::try_from(reply[0]).expect("0 to 3")] += 1;
+            self.tally[SETTLED + usize::try_from(reply[0]).expect("0 to 3")] += 1;
         }
     }
 
     /// Sends a request until a reply is read.
     fn send(&mut self, call: &[u8]) -> Result<Value, RedisError> {
         while self.rng.f64() < LOST {
-            self.tally.lost += 1;
+            self.tally[LOST_REPLIES] += 1;
             self.connection.send_packed_command(call).expect("the server reads");
             self.connection = connect(&self.socket);
         }
@@ -283,20 +283,10 @@ struct Books {
 
 impl Run {
     fn read() -> Result<Self, lexopt::Error> {
-        let (mut reservations, mut seed, mut engine, mut functions) = (1_000_000, fastrand::u64(..), None, None);
-        let mut parser = lexopt::Parser::from_env();
-        while let Some(argument) = parser.next()? {
-            match argument {
-                Long("bench") => {} // cargo's own.
-                Long("reservations") => reservations = parser.value()?.parse()?,
-                Long("seed") => seed = parser.value()?.parse()?,
-                Long("engine") => engine = Some(parser.value()?.string()?),
-                Long("functions") => functions = Some(PathBuf::from(parser.value()?)),
-                other => return Err(other.unexpected()),
-            }
-        }
-        let engine = Engine::pick(engine.as_deref()).ok_or("that engine is not here: `make engines` fetches it")?;
-        Ok(Self { reservations, seed, engine, functions })
+        let chosen = shared::Options::read(&["reservations", "seed", "engine", "functions"], &[])?;
+        let functions = chosen.get("functions").map(PathBuf::from);
+        let (reservations, seed) = (chosen.value("reservations", 1_000_000)?, chosen.value("seed", fastrand::u64(..))?);
+        Ok(Self { reservations, seed, engine: chosen.engine()?, functions })
     }
 
     fn run(&self) -> Result<(), String> {
@@ -368,7 +358,7 @@ impl Run {
     }
 
     fn tell(&self, books: &Books, elapsed: Duration) {
-        let Tally { granted, denied, lost, settled: [_, there, ended, before] } = books.tally;
+        let [granted, denied, lost, _, there, ended, before] = books.tally;
         let door = if self.functions.is_some() { "functions" } else { "module" };
         let (charged, above): (i64, i64) = (books.settled.iter().sum(), books.above.iter().sum());
         println!("{} on {}, seed {}, {:.0} s", door, self.engine.name, self.seed, elapsed.as_secs_f64());
@@ -401,14 +391,7 @@ impl Books {
                     }
                     last = Some((words[1].to_owned(), keys, actual));
                 }
-                _ => {
-                    let tally = &mut self.tally;
-                    (tally.granted, tally.denied, tally.lost) =
-                        (tally.granted + number(1), tally.denied + number(2), tally.lost + number(3));
-                    for (total, index) in tally.settled.iter_mut().zip(4..) {
-                        *total += number(index);
-                    }
-                }
+                _ => self.tally.iter_mut().zip(1..).for_each(|(total, index)| *total += number(index)),
             }
         }
         fs::remove_file(&life.journal).map_err(|error| error.to_string())?;
@@ -453,8 +436,8 @@ fn audit(connection: &mut Connection, door: Door, books: &Books, highest: &[i64]
             findings.push(format!("{held}: {left} holds are left"));
         }
     }
-    if books.tally.settled[0] != 0 {
-        findings.push(format!("{} settlements were refused", books.tally.settled[0]));
+    if books.tally[SETTLED] != 0 {
+        findings.push(format!("{} settlements were refused", books.tally[SETTLED]));
     }
     findings
 }

@@ -1,8 +1,9 @@
 //! What is measured: which command, on which keys, in which state, at which pace. The cases are a table; see [`all`].
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::path::Path;
 
-use super::support::{Client, server::command};
+use super::support::{Client, root, server::command};
 
 /// The groups of cases on the page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,13 +78,11 @@ pub struct Case {
     pub window: u64,
     pub keys: usize,
     pub calls: usize,
-    /// The names in INFO commandstats.
-    pub stats: &'static [&'static str],
     /// The number of lines of a reply.
     pub reply_lines: usize,
     /// Takes seconds, so it is run in fewer rounds.
     pub heavy: bool,
-    /// The commands that make up a call: one, or two if a pair is measured. See [`fill_in`].
+    /// The commands that make up a call: one, or two if a pair is measured. See [`words`] and [`fill_in`].
     commands: Vec<Vec<String>>,
     /// A command to run on each key beforehand, and how often.
     before: Vec<(Vec<String>, usize)>,
@@ -124,14 +123,13 @@ impl Case {
     }
 
     pub fn packed_for(&self, key: &str, call: usize) -> Vec<u8> {
-        let packed = |words: &Vec<String>| {
-            let mut words = fill_in(words, key, call);
-            if self.stats == ["zadd"] {
-                words.extend([call.to_string(), format!("1700000000000-{call}")]);
-            }
-            command(&words).get_packed_command()
-        };
+        let packed = |words: &Vec<String>| command(&fill_in(words, key, call)).get_packed_command();
         self.commands.iter().flat_map(packed).collect()
+    }
+
+    /// The names of its commands in INFO commandstats.
+    pub fn stats(&self) -> BTreeSet<String> {
+        self.commands.iter().map(|words| words[0].to_lowercase()).collect()
     }
 
     /// The number of replies to a call.
@@ -178,54 +176,47 @@ impl Case {
     }
 }
 
-/// The words of a command. `key` is replaced by the key, `key:part` by one of several keys with the same hash tag, `holder` and `attempt` by a
-/// name that no other call uses.
+/// The words of a command. `key` is replaced by the key, `key:part` by one of several keys with the same hash tag, `holder`, `attempt` and
+/// `member` by a name that no other call uses, and `call` by its number.
 fn fill_in(words: &[String], key: &str, call: usize) -> Vec<String> {
     let filled = |word: &String| match word.strip_prefix("key") {
         Some(part) if part.is_empty() || part.starts_with(':') => format!("{key}{part}"),
-        _ if word == "holder" => format!("req-{call:016x}"),
-        _ if word == "attempt" => format!("{call:032x}"),
-        _ => word.clone(),
+        _ => match word.as_str() {
+            "holder" => format!("req-{call:016x}"),
+            "attempt" => format!("{call:032x}"),
+            "member" => format!("1700000000000-{call}"),
+            "call" => call.to_string(),
+            _ => word.clone(),
+        },
     };
     words.iter().map(filled).collect()
 }
 
-/// The scripts that stand beside the commands.
-const SCRIPTS: [(&str, &str); 12] = [
-    ("sliding", include_str!("../../tests/scripts/sliding.lua")),
-    ("fixed", include_str!("../../tests/scripts/fixed.lua")),
-    ("sliding_windows", include_str!("scripts/sliding_windows.lua")),
-    ("fixed_windows", include_str!("scripts/fixed_windows.lua")),
-    ("full", include_str!("scripts/full.lua")),
-    ("peek", include_str!("scripts/peek.lua")),
-    ("gcra", include_str!("scripts/gcra.lua")),
-    ("tokens", include_str!("scripts/tokens.lua")),
-    ("acquire", include_str!("scripts/acquire.lua")),
-    ("release", include_str!("scripts/release.lua")),
-    ("anchored", include_str!("scripts/anchored.lua")),
-    ("all", include_str!("scripts/all.lua")),
-];
+/// By the names of their files, what EVALSHA takes: the digest of the text, the same on every server.
+pub type Scripts = HashMap<String, String>;
 
-/// By their names, what EVALSHA takes: the digest of the text, the same on every server.
-pub type Scripts = HashMap<&'static str, String>;
-
+/// Loads the scripts that stand beside the commands.
 pub fn load(client: &mut Client) -> Scripts {
-    SCRIPTS.map(|(name, script)| (name, client.run(&["SCRIPT", "LOAD", script]))).into()
+    let folders = ["tests/scripts", "benches/limiters/scripts"].map(|folder| root().join(folder));
+    let files = folders.iter().flat_map(|folder| folder.read_dir().expect("a folder of scripts"));
+    let paths = files.map(|file| file.expect("a script").path());
+    let mut digest = |path: &Path| client.run(&["SCRIPT", "LOAD", &std::fs::read_to_string(path).expect("a script")]);
+    let name = |path: &Path| path.file_stem().expect("a name").to_string_lossy().into_owned();
+    paths.map(|path| (name(&path), digest(&path))).collect()
 }
 
 /// A case before its side is chosen.
-fn base(group: Group, title: &str, traffic: Traffic) -> Case {
+fn base(group: Group, title: &str, limit: usize, keys: usize) -> Case {
     Case {
         group,
         title: title.to_owned(),
         side: Side::Server,
-        traffic,
-        limit: 0,
+        traffic: Traffic::Filling,
+        limit,
         held: 0,
         window: HOUR,
-        keys: 10_000,
+        keys,
         calls: 50_000,
-        stats: &[],
         reply_lines: 1,
         heavy: false,
         commands: Vec::new(),
@@ -234,8 +225,32 @@ fn base(group: Group, title: &str, traffic: Traffic) -> Case {
 }
 
 impl Case {
-    fn server(self, line: &str, stats: &'static [&'static str]) -> Self {
-        Self { commands: vec![words(line)], stats, ..self }
+    fn denied(self) -> Self {
+        Self { traffic: Traffic::Denied, ..self }
+    }
+
+    fn holding(self, held: usize) -> Self {
+        Self { held, ..self }
+    }
+
+    /// What a side sends: a command, or a pair that a semicolon separates.
+    fn sent(&self, side: Side, lines: &str) -> Self {
+        Self { side, commands: lines.split(';').map(words).collect(), ..self.clone() }
+    }
+
+    fn module(&self, lines: &str) -> Self {
+        self.sent(Side::Module, lines)
+    }
+
+    /// The module, and a script beside it.
+    fn pair(&self, module: &str, script: &str) -> Vec<Self> {
+        vec![self.module(module), self.sent(Side::Script, script)]
+    }
+
+    /// The same, and the module with compact storage.
+    fn three(&self, module: &str, script: &str) -> Vec<Self> {
+        let [module, script] = [self.module(module), self.sent(Side::Script, script)];
+        vec![module.clone(), Self { side: Side::Compact, ..module }, script]
     }
 
     /// With a command that is run `times` times on each key beforehand.
@@ -244,215 +259,154 @@ impl Case {
         self
     }
 
-    /// The module's side. `line` is the call with `key` where the key comes.
-    fn module(&self, line: &str, stats: &'static [&'static str]) -> Self {
-        self.spoken(Side::Module, line, stats)
+    /// With its own command.
+    fn after_itself(mut self, times: usize) -> Self {
+        self.before.push((self.commands[0].clone(), times));
+        self
     }
 
-    fn script(&self, digest: &str, arguments: &str) -> Self {
-        self.script_over("key", digest, arguments)
-    }
-
-    /// The script's side where it takes several keys.
-    fn script_over(&self, keys: &str, digest: &str, arguments: &str) -> Self {
-        let number = words(keys).len();
-        self.spoken(Side::Script, &format!("EVALSHA {digest} {number} {keys} {arguments}"), &["evalsha"])
-    }
-
-    /// A line is a command; those of a pair are separated by a semicolon.
-    fn spoken(&self, side: Side, lines: &str, stats: &'static [&'static str]) -> Self {
-        let commands = lines.split(';').map(words).collect();
-        Self { side, commands, stats, ..self.clone() }
+    /// With the digests of the scripts.
+    pub fn with(mut self, scripts: &Scripts) -> Self {
+        for words in self.commands.iter_mut().chain(self.before.iter_mut().map(|(words, _)| words)) {
+            if let Some(name) = words[0].strip_prefix('@') {
+                let keys = words.iter().filter(|word| word.starts_with("key")).count().to_string();
+                words.splice(..1, ["EVALSHA".to_owned(), scripts[name].clone(), keys]);
+            }
+        }
+        self
     }
 }
 
+/// The words of a line, in which `@name` stands for a script. See [`Case::with`].
 fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
 /// The table of cases. The sides of one title are next to each other.
-pub fn all(scripts: &Scripts) -> Vec<Case> {
-    let mut cases = vec![
-        base(Group::Floor, "PING", Traffic::Filling).server("PING", &["ping"]),
-        base(Group::Floor, "INCR", Traffic::Filling).server("INCR key", &["incr"]),
-        base(Group::Floor, "ZADD", Traffic::Filling).server("ZADD key", &["zadd"]),
-    ];
-    for group in [Group::Main, Group::Durable] {
-        cases.extend(main_cases(scripts, group));
-    }
-    cases.extend(options(scripts));
-    cases.extend(throttle(scripts));
-    cases.extend(policies(scripts));
-    cases
+pub fn all() -> Vec<Case> {
+    let floor = |title, line| base(Group::Floor, title, 0, 10_000).sent(Side::Server, line);
+    let floors = vec![floor("PING", "PING"), floor("INCR", "INCR key"), floor("ZADD", "ZADD key call member")];
+    let main = [Group::Main, Group::Durable].map(main_cases).concat();
+    [floors, main, options(), throttle(), policies()].concat()
 }
 
-fn main_cases(scripts: &Scripts, group: Group) -> Vec<Case> {
-    let fixed = Case { limit: MILLION, ..base(group, "RL.FIXED", Traffic::Filling) };
-    let arguments = format!("{HOUR} {MILLION}");
-    let mut cases = vec![
-        fixed.module(&format!("RL.FIXED key {arguments}"), &["rl.fixed"]),
-        fixed.script(&scripts["fixed"], &arguments),
-    ];
+fn main_cases(group: Group) -> Vec<Case> {
+    let arguments = format!("key {HOUR} {MILLION}");
+    let fixed = base(group, "RL.FIXED", MILLION, 10_000);
+    let mut cases = fixed.pair(&format!("RL.FIXED {arguments}"), &format!("@fixed {arguments}"));
     for traffic in [Traffic::Filling, Traffic::Denied, Traffic::Moving] {
         for limit in LIMITS {
-            if traffic == Traffic::Moving && limit == MILLION {
-                continue; // It would have to fill for half a minute.
-            }
-            // A key whose window moves gets its next call after window / (limit - 1/2): as many keys, at the pace, make one turn.
-            let (window, keys, calls, held) = match (traffic, limit) {
-                (Traffic::Filling, 100) => (HOUR, 500, 50_000, 0),
-                (Traffic::Filling, 10_000) => (HOUR, 5, 50_000, 0),
-                (Traffic::Filling, _) => (HOUR, 1, 50_000, limit - 60_000),
-                (Traffic::Denied, 100) => (HOUR, 1_000, 50_000, limit - 1),
-                (Traffic::Denied, 10_000) => (HOUR, 10, 50_000, limit - 1),
-                (Traffic::Denied, _) => (HOUR, 1, 50_000, limit - 1),
-                (Traffic::Moving, 100) => (1, 0, 20_000, 0),
-                (Traffic::Moving, _) => (2, 0, 20_000, 0),
-            };
-            let keys = match traffic {
-                Traffic::Moving => 2 * PACE * window as usize / (2 * limit - 1),
-                Traffic::Filling | Traffic::Denied => keys,
-            };
             let heavy = limit == MILLION;
-            if group == Group::Durable && heavy {
-                continue;
+            if heavy && (group == Group::Durable || traffic == Traffic::Moving) {
+                continue; // A window that moves would have to fill for half a minute.
             }
+            let (window, calls) = match traffic {
+                Traffic::Moving => (if limit == 100 { 1 } else { 2 }, 20_000),
+                Traffic::Filling | Traffic::Denied => (HOUR, 50_000),
+            };
+            let (keys, held) = match traffic {
+                Traffic::Filling => ((50_000 / limit).max(1), limit.saturating_sub(60_000)),
+                Traffic::Denied => ((100_000 / limit).max(1), limit - 1),
+                // A key whose window moves gets its next call after window / (limit - 1/2): as many keys, at the pace, make one turn.
+                Traffic::Moving => (2 * PACE * window as usize / (2 * limit - 1), 0),
+            };
             let title = format!("RL.SLIDING, limit {}, {}", grouped(limit), name(traffic));
-            let case = Case { limit, held, window, keys, calls, heavy, ..base(group, &title, traffic) };
-            let arguments = format!("{window} {limit}");
-            let module = case.module(&format!("RL.SLIDING key {arguments}"), &["rl.sliding"]);
-            cases.push(module.clone());
-            cases.push(Case { side: Side::Compact, ..module });
-            cases.push(case.script(&scripts["sliding"], &arguments));
+            let case = Case { traffic, held, window, calls, heavy, ..base(group, &title, limit, keys) };
+            let arguments = format!("key {window} {limit}");
+            cases.extend(case.three(&format!("RL.SLIDING {arguments}"), &format!("@sliding {arguments}")));
         }
     }
     cases
 }
 
 /// The cases that are measured on other engines, too.
-pub fn on_other_engines(scripts: &Scripts) -> Vec<Case> {
-    let mut cases = main_cases(scripts, Group::Main);
+pub fn on_other_engines() -> Vec<Case> {
+    let mut cases = main_cases(Group::Main);
     // RL.FIXED, and RL.SLIDING at one limit.
     cases.retain(|case| case.limit == 100 || case.limit == MILLION && case.held == 0);
-    cases.extend(throttle(scripts));
-    cases
+    [cases, throttle()].concat()
 }
 
 /// The cases that are measured with another encoding of sorted sets.
-pub fn of_sorted_sets(scripts: &Scripts) -> Vec<Case> {
-    let mut cases = main_cases(scripts, Group::Main);
-    cases.retain(|case| case.stats != ["rl.fixed"] && case.limit == 100 && case.side != Side::Compact);
+pub fn of_sorted_sets() -> Vec<Case> {
+    let mut cases = main_cases(Group::Main);
+    cases.retain(|case| case.limit == 100 && case.side != Side::Compact);
     cases
 }
 
-fn options(scripts: &Scripts) -> Vec<Case> {
-    let case = |title: &str| Case { limit: 100, keys: 500, ..base(Group::Options, title, Traffic::Filling) };
-    let sliding = case("RL.SLIDING, 3 windows");
-    let fixed = Case { limit: MILLION, keys: 10_000, ..case("RL.FIXED, 3 windows") };
-    let peek = Case { held: 50, ..case("RL.PEEK, SLIDING") };
-    let denied = Case { held: 50, traffic: Traffic::Denied, ..case("RL.SLIDING, 3 windows, denied") };
-    let narrow = "3600 10 43200 1000 86400 10000";
-    let several = "60 100 3600 1000 86400 10000";
-    let many = "60 1000000 3600 1000000 86400 1000000";
-    let mut cases = Vec::new();
-    for (case, line, script, arguments) in [
-        (case("RL.SLIDING, FULL"), "RL.SLIDING key 3600 100 FULL", &scripts["full"], "3600 100"),
-        (sliding, &format!("RL.SLIDING key {several}"), &scripts["sliding_windows"], several),
-        (denied, &format!("RL.SLIDING key {narrow}"), &scripts["sliding_windows"], narrow),
-        (peek, "RL.PEEK key SLIDING 3600 100", &scripts["peek"], "3600 100"),
-    ] {
-        let stats: &[&str] = if line.starts_with("RL.PEEK") { &["rl.peek"] } else { &["rl.sliding"] };
-        let module = case.module(line, stats);
-        cases.extend([module.clone(), Case { side: Side::Compact, ..module }, case.script(script, arguments)]);
-    }
-    let anchored = Case { limit: MILLION, keys: 10_000, ..case("RL.FIXED, ANCHORED") };
-    cases.extend([
-        anchored.module("RL.FIXED key 3600 1000000 ANCHORED", &["rl.fixed"]),
-        anchored.script(&scripts["anchored"], "3600 1000000"),
-        fixed.module(&format!("RL.FIXED key {many}"), &["rl.fixed"]),
-        fixed.script(&scripts["fixed_windows"], many),
-    ]);
-    cases
-}
-
-fn throttle(scripts: &Scripts) -> Vec<Case> {
-    let mut cases = Vec::new();
-    let rates = [("allowed", 10_000, "1000000 100 60"), ("denied", 500, "0 1 3600")];
-    for (what, keys, arguments) in rates {
-        let case = Case { keys, ..base(Group::Throttle, &format!("RL.THROTTLE, {what}"), Traffic::Filling) };
-        cases.push(case.module(&format!("RL.THROTTLE key {arguments}"), &["rl.throttle"]));
-        cases.push(case.spoken(Side::Cell, &format!("CL.THROTTLE key {arguments}"), &["cl.throttle"]));
-        cases.push(case.script(&scripts["gcra"], arguments));
-    }
-    cases
-}
-
-/// The title of a budget of tokens.
-const BUDGET: &str = "RL.SLIDING, 200,000 tokens, COST 1800";
-
-fn policy(title: &str) -> Case {
-    base(Group::Policies, title, Traffic::Filling)
-}
-
-fn policies(scripts: &Scripts) -> Vec<Case> {
-    [tokens(scripts), leases(scripts), several_keys(scripts)].concat()
-}
-
-/// A budget of tokens. The script keeps their sum in a second key, so that it need not read the whole log.
-fn tokens(scripts: &Scripts) -> Vec<Case> {
-    let mut cases = Vec::new();
-    let room = Case { limit: 100, keys: 500, ..policy(BUDGET) };
-    cases.push(room.module("RL.SLIDING key 3600 200000 COST 1800", &["rl.sliding"]));
-    cases.push(room.script_over("key key:sum", &scripts["tokens"], "3600 200000 1800"));
-    let spent = Case { traffic: Traffic::Denied, keys: 500, ..policy(&format!("{BUDGET}, denied")) };
-    let module = spent.module("RL.SLIDING key 3600 200000 COST 1800", &["rl.sliding"]);
-    cases.push(module.after(111, "RL.SLIDING key 3600 200000 COST 1800"));
-    let line = format!("EVALSHA {} 2 key key:sum 3600 200000 1800", scripts["tokens"]);
-    cases.push(spent.spoken(Side::Script, &line, &["evalsha"]).after(111, &line));
-    cases
-}
-
-fn leases(scripts: &Scripts) -> Vec<Case> {
-    const OTHERS: &str = "RL.ACQUIRE key 16 3600 holder";
-    let of = |title: &str| Case { limit: 16, keys: 5_000, ..policy(title) };
-    let half = |title: &str| Case { keys: 1_000, ..of(title) }.after(8, OTHERS);
-    let admitted = of("RL.ACQUIRE, admitted");
-    let renewed = half("RL.ACQUIRE, renewed").after(1, "RL.ACQUIRE key 16 3600 mine");
-    let denied = Case { traffic: Traffic::Denied, keys: 1_000, ..of("RL.ACQUIRE, denied") }.after(16, OTHERS);
-    let pair = half("RL.ACQUIRE and RL.RELEASE");
-    let mut cases = Vec::new();
-    for (case, holder) in [(admitted, "holder"), (renewed, "mine"), (denied, "holder")] {
-        let arguments = format!("16 3600 {holder}");
-        cases.push(case.module(&format!("RL.ACQUIRE key {arguments}"), &["rl.acquire"]));
-        cases.push(case.script(&scripts["acquire"], &arguments));
-    }
-    let theirs = format!("EVALSHA {} 1 key 16 3600 holder", scripts["acquire"]);
-    let ours = pair.module(&format!("{OTHERS};RL.RELEASE key holder"), &["rl.acquire", "rl.release"]);
-    cases.extend([
-        ours,
-        pair.spoken(Side::Script, &format!("{theirs};EVALSHA {} 1 key holder", scripts["release"]), &["evalsha"]),
-    ]);
-    cases
-}
-
-fn several_keys(scripts: &Scripts) -> Vec<Case> {
-    const STAT: &[&str] = &["rl.all"];
-    let (keys, with_sum) = ("key:rpm key:tpm key:busy", "key:rpm key:tpm key:sum key:busy");
-    let ours = |tokens: &str| {
-        format!("RL.ALL 3 {keys} SLIDING 3600 500 SLIDING 3600 {tokens} COST 1800 ACQUIRE 16 3600 holder")
-    };
-    let theirs = |tokens: &str| format!("3600 500 3600 {tokens} 1800 16 3600 holder");
-    let script = |tokens: &str| format!("EVALSHA {} 4 {with_sum} {}", scripts["all"], theirs(tokens));
-    let admitted = Case { limit: 16, keys: 5_000, ..policy("RL.ALL, requests, tokens and leases") };
-    let denied =
-        Case { traffic: Traffic::Denied, keys: 1_000, ..policy("RL.ALL, requests, tokens and leases, denied") };
-    let (few, enough) = ("18000", "200000");
-    vec![
-        admitted.module(&ours(enough), STAT),
-        admitted.script_over(with_sum, &scripts["all"], &theirs(enough)),
-        denied.module(&ours(few), STAT).after(10, &ours(few)),
-        denied.script_over(with_sum, &scripts["all"], &theirs(few)).after(10, &script(few)),
+fn options() -> Vec<Case> {
+    let log = |title: &str| base(Group::Options, title, 100, 500);
+    let counter = |title: &str| base(Group::Options, title, MILLION, 10_000);
+    let several = "key 60 100 3600 1000 86400 10000";
+    let narrow = "key 3600 10 43200 1000 86400 10000";
+    let many = "key 60 1000000 3600 1000000 86400 1000000";
+    [
+        log("RL.SLIDING, FULL").three("RL.SLIDING key 3600 100 FULL", "@full key 3600 100"),
+        log("RL.SLIDING, 3 windows").three(&format!("RL.SLIDING {several}"), &format!("@sliding_windows {several}")),
+        log("RL.SLIDING, 3 windows, denied")
+            .denied()
+            .holding(50)
+            .three(&format!("RL.SLIDING {narrow}"), &format!("@sliding_windows {narrow}")),
+        log("RL.PEEK, SLIDING").holding(50).three("RL.PEEK key SLIDING 3600 100", "@peek key 3600 100"),
+        counter("RL.FIXED, ANCHORED").pair("RL.FIXED key 3600 1000000 ANCHORED", "@anchored key 3600 1000000"),
+        counter("RL.FIXED, 3 windows").pair(&format!("RL.FIXED {many}"), &format!("@fixed_windows {many}")),
     ]
+    .concat()
+}
+
+fn throttle() -> Vec<Case> {
+    let rates = [("allowed", 10_000, "key 1000000 100 60"), ("denied", 500, "key 0 1 3600")];
+    let sides = |(what, keys, arguments)| {
+        let case = base(Group::Throttle, &format!("RL.THROTTLE, {what}"), 0, keys);
+        [(Side::Module, "RL.THROTTLE"), (Side::Cell, "CL.THROTTLE"), (Side::Script, "@gcra")]
+            .map(|(side, word)| case.sent(side, &format!("{word} {arguments}")))
+    };
+    rates.map(sides).concat()
+}
+
+/// The title of a budget of tokens, and the call.
+const BUDGET: &str = "RL.SLIDING, 200,000 tokens, COST 1800";
+const SPEND: &str = "RL.SLIDING key 3600 200000 COST 1800";
+
+fn policy(title: &str, limit: usize, keys: usize) -> Case {
+    base(Group::Policies, title, limit, keys)
+}
+
+fn policies() -> Vec<Case> {
+    // The script keeps the sum of the tokens in a second key, so that it need not read the whole log.
+    let script = "@tokens key key:sum 3600 200000 1800";
+    let spent = policy(&format!("{BUDGET}, denied"), 0, 500).denied().pair(SPEND, script);
+    let spent = spent.into_iter().map(|case| case.after_itself(111)).collect();
+    [policy(BUDGET, 100, 500).pair(SPEND, script), spent, leases(), several_keys()].concat()
+}
+
+fn leases() -> Vec<Case> {
+    const OTHERS: &str = "RL.ACQUIRE key 16 3600 holder";
+    let half = |title: &str| policy(title, 16, 1_000).after(8, OTHERS);
+    let renewed = half("RL.ACQUIRE, renewed").after(1, "RL.ACQUIRE key 16 3600 mine");
+    let denied = policy("RL.ACQUIRE, denied", 16, 1_000).denied().after(16, OTHERS);
+    [
+        policy("RL.ACQUIRE, admitted", 16, 5_000).pair(OTHERS, "@acquire key 16 3600 holder"),
+        renewed.pair("RL.ACQUIRE key 16 3600 mine", "@acquire key 16 3600 mine"),
+        denied.pair(OTHERS, "@acquire key 16 3600 holder"),
+        half("RL.ACQUIRE and RL.RELEASE")
+            .pair(&format!("{OTHERS};RL.RELEASE key holder"), "@acquire key 16 3600 holder;@release key holder"),
+    ]
+    .concat()
+}
+
+/// Requests, tokens and leases in one decision.
+fn all_of(tokens: &str) -> String {
+    format!("RL.ALL 3 key:rpm key:tpm key:busy SLIDING 3600 500 SLIDING 3600 {tokens} COST 1800 ACQUIRE 16 3600 holder")
+}
+
+fn several_keys() -> Vec<Case> {
+    let script = |tokens| format!("@all key:rpm key:tpm key:sum key:busy 3600 500 3600 {tokens} 1800 16 3600 holder");
+    let (few, enough) = ("18000", "200000");
+    let admitted = policy("RL.ALL, requests, tokens and leases", 16, 5_000);
+    let denied = policy("RL.ALL, requests, tokens and leases, denied", 0, 1_000).denied();
+    let denied = denied.pair(&all_of(few), &script(few)).into_iter().map(|case| case.after_itself(10)).collect();
+    [admitted.pair(&all_of(enough), &script(enough)), denied].concat()
 }
 
 /// What no script stands beside. Counted in instructions only.
@@ -464,62 +418,53 @@ pub fn counted_only() -> Vec<Case> {
 fn forms() -> Vec<Case> {
     const HOLD: &str = "RL.SLIDING key 3600 200000 COST 1800 HOLD attempt 60";
     const SETTLE: &str = "RL.SETTLE key SLIDING 3600 200000 COST 1800 HOLD attempt 60 ACTUAL 500";
-    const SEVERAL: &str = "RL.SLIDING key 60 100 3600 1000 86400 10000 EACH";
     const COUNTER: &str = "FIXED 3600 1000000";
-    let log = |title: &str| Case { limit: 100, keys: 500, ..policy(title) };
-    let counter = |title: &str| Case { limit: MILLION, ..policy(title) };
-    let each = log("RL.SLIDING, 3 windows, EACH").module(SEVERAL, &["rl.sliding"]);
+    let log = |title: &str| policy(title, 100, 500);
+    let counter = |title: &str| policy(title, MILLION, 10_000);
+    let each = log("RL.SLIDING, 3 windows, EACH").module("RL.SLIDING key 60 100 3600 1000 86400 10000 EACH");
     // An existing log keeps its form.
-    let cost = Case { limit: 1_000, ..log("RL.SLIDING, COST 10") }
-        .module("RL.SLIDING key 3600 1010 COST 10", &["rl.sliding"])
+    let cost = policy("RL.SLIDING, COST 10", 1_000, 500)
+        .module("RL.SLIDING key 3600 1010 COST 10")
         .after(1, "RL.SLIDING key 3600 1000");
     let hold = |form: &str| log(&format!("{BUDGET} HOLD{form}"));
     // RL.TOP counts the same keys repeatedly, or a new one each time.
-    let denied = |title: &str, limit| Case { traffic: Traffic::Denied, limit, ..policy(title) };
-    let rejected = |case: Case| case.module("RL.FIXED key 3600 1", &["rl.fixed"]).after(1, "RL.FIXED key 3600 1");
+    let rejected =
+        |title: &str, limit| policy(title, limit, 10_000).denied().module("RL.FIXED key 3600 1").after_itself(1);
     vec![
-        counter("RL.ALL, FIXED on 1 key").module(&format!("RL.ALL 1 key {COUNTER}"), &["rl.all"]),
+        counter("RL.ALL, FIXED on 1 key").module(&format!("RL.ALL 1 key {COUNTER}")),
         counter("RL.ALL, FIXED on 3 keys")
-            .module(&format!("RL.ALL 3 key:ip key:user key:org {COUNTER} {COUNTER} {COUNTER}"), &["rl.all"]),
-        rejected(denied("RL.FIXED, denied", MILLION)),
-        rejected(denied("RL.FIXED, denied, rl.top no", MILLION)).after(1, "CONFIG SET rl.top no"),
-        rejected(denied("RL.FIXED, denied, each key once", 1)),
+            .module(&format!("RL.ALL 3 key:ip key:user key:org {COUNTER} {COUNTER} {COUNTER}")),
+        rejected("RL.FIXED, denied", MILLION),
+        rejected("RL.FIXED, denied, rl.top no", MILLION).after(1, "CONFIG SET rl.top no"),
+        rejected("RL.FIXED, denied, each key once", 1),
         Case { side: Side::Compact, ..each.clone() },
         each,
         Case { side: Side::Compact, ..cost.clone() },
         cost,
-        log("RL.SLIDING, FORCE").module("RL.SLIDING key 3600 100 FORCE", &["rl.sliding"]),
-        counter("RL.FIXED, FULL").module("RL.FIXED key 3600 1000000 FULL", &["rl.fixed"]),
-        counter("RL.THROTTLE, FULL").module("RL.THROTTLE key 1000000 100 60 FULL", &["rl.throttle"]),
-        counter("RL.FIXED, 3 windows, EACH")
-            .module("RL.FIXED key 60 1000000 3600 1000000 86400 1000000 EACH", &["rl.fixed"]),
-        Case { keys: 1_000, ..log("RL.REFUND, SLIDING, 1300 of COST 1800") }
-            .module("RL.REFUND key SLIDING 3600 200000 COST 1300", &["rl.refund"])
-            .after(20, "RL.SLIDING key 3600 200000 COST 1800"),
-        hold("").module(HOLD, &["rl.sliding"]),
-        hold(", sent twice").module(&format!("{HOLD};{HOLD}"), &["rl.sliding"]),
-        hold(", then RL.SETTLE").module(&format!("{HOLD};{SETTLE}"), &["rl.sliding", "rl.settle"]),
+        log("RL.SLIDING, FORCE").module("RL.SLIDING key 3600 100 FORCE"),
+        counter("RL.FIXED, FULL").module("RL.FIXED key 3600 1000000 FULL"),
+        counter("RL.THROTTLE, FULL").module("RL.THROTTLE key 1000000 100 60 FULL"),
+        counter("RL.FIXED, 3 windows, EACH").module("RL.FIXED key 60 1000000 3600 1000000 86400 1000000 EACH"),
+        policy("RL.REFUND, SLIDING, 1300 of COST 1800", 100, 1_000)
+            .module("RL.REFUND key SLIDING 3600 200000 COST 1300")
+            .after(20, SPEND),
+        hold("").module(HOLD),
+        hold(", sent twice").module(&format!("{HOLD};{HOLD}")),
+        hold(", then RL.SETTLE").module(&format!("{HOLD};{SETTLE}")),
     ]
 }
 
 /// What packages send to learn more than the decision.
 fn full_replies() -> Vec<Case> {
-    let denied = |title: &str| Case { traffic: Traffic::Denied, keys: 1_000, ..policy(title) };
-    let all = |tokens: &str| {
-        format!(
-            "RL.ALL 3 key:rpm key:tpm key:busy SLIDING 3600 500 SLIDING 3600 {tokens} COST 1800 ACQUIRE 16 3600 holder FULL"
-        )
-    };
-    let sliding = "RL.SLIDING key 3600 10 FULL";
-    let tokens = "RL.SLIDING key 3600 200000 COST 1800 FULL";
+    let denied = |title: &str, times, line: &str| policy(title, 0, 1_000).denied().module(line).after_itself(times);
+    let spend = format!("{SPEND} FULL");
+    let all = |tokens| format!("{} FULL", all_of(tokens));
     vec![
-        denied("RL.SLIDING, FULL, denied").module(sliding, &["rl.sliding"]).after(10, sliding),
-        Case { limit: 100, ..policy(&format!("{BUDGET}, FULL")) }.module(tokens, &["rl.sliding"]),
-        denied(&format!("{BUDGET}, FULL, denied")).module(tokens, &["rl.sliding"]).after(111, tokens),
-        Case { limit: 16, ..policy("RL.ALL, requests, tokens and leases, FULL") }.module(&all("200000"), &["rl.all"]),
-        denied("RL.ALL, requests, tokens and leases, FULL, denied")
-            .module(&all("18000"), &["rl.all"])
-            .after(10, &all("18000")),
+        denied("RL.SLIDING, FULL, denied", 10, "RL.SLIDING key 3600 10 FULL"),
+        policy(&format!("{BUDGET}, FULL"), 100, 10_000).module(&spend),
+        denied(&format!("{BUDGET}, FULL, denied"), 111, &spend),
+        policy("RL.ALL, requests, tokens and leases, FULL", 16, 10_000).module(&all("200000")),
+        denied("RL.ALL, requests, tokens and leases, FULL, denied", 10, &all("18000")),
     ]
 }
 

@@ -15,9 +15,8 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::arguments::Arguments;
 use super::cases::{self, Case, Group, Side, Traffic, grouped, name};
-use super::support::engine::version;
+use super::shared::{Options as Chosen, put, told};
 use super::support::wire::{Reply, Wire};
 use super::support::{self, Client, Engine, Options, Server, root, server::Module};
 use super::venues;
@@ -30,20 +29,20 @@ const FILE: &str = "bench/instructions.tsv";
 /// The engines beside the one of the arguments.
 const BESIDE: [&str; 2] = ["redis-8.6", "valkey-9.1"];
 
-pub fn run(engine: &Engine, arguments: &Arguments) {
+pub fn run(engine: &Engine, chosen: &Chosen) {
     if Command::new("valgrind").arg("--version").output().is_err() {
         eprintln!("valgrind is not here: scripts/install-deps.sh valgrind");
         std::process::exit(1);
     }
-    let counts = counts(engine, arguments);
+    let counts = counts(engine, chosen);
     // The table is written as a whole, and with it the other engines.
-    let whole = arguments.filter.is_none() && arguments.engine.is_none();
+    let whole = chosen.get("filter").or(chosen.get("engine")).is_none();
     let others = if whole { BESIDE.as_slice() } else { &[] };
     let beside: Vec<_> = others
         .iter()
         .filter_map(|name| Engine::pick(Some(name)))
         .map(|other| {
-            let counts = self::counts(&other, arguments);
+            let counts = self::counts(&other, chosen);
             (other, counts)
         })
         .collect();
@@ -51,22 +50,20 @@ pub fn run(engine: &Engine, arguments: &Arguments) {
     println!("{table}");
     if whole {
         std::fs::write(root().join("docs").join(FILE), table).expect("the table");
-        super::section::put("instructions", "bench-instructions", &page(engine));
+        put("instructions", "bench-instructions", "docs/BENCHMARK.md", &page(engine));
     }
 }
 
 /// By the name of the case.
 type Counts = BTreeMap<String, u64>;
 
-fn counts(engine: &Engine, arguments: &Arguments) -> Counts {
+fn counts(engine: &Engine, chosen: &Chosen) -> Counts {
     let mut counter = Counter::start(engine);
-    let scripts = cases::load(&mut counter.client);
-    let mut cases = cases::all(&scripts);
-    cases.extend(cases::counted_only());
+    let mut cases = [cases::all(), cases::counted_only()].concat();
     cases.retain(|case| {
         matches!(case.group, Group::Floor | Group::Main | Group::Options | Group::Throttle | Group::Policies)
             && matches!(case.side, Side::Module | Side::Compact | Side::Server)
-            && arguments.filter.as_ref().is_none_or(|filter| case.name().contains(filter.as_str()))
+            && chosen.get("filter").is_none_or(|filter| case.name().contains(filter))
     });
     let mut counts = Counts::new();
     for case in cases {
@@ -76,7 +73,7 @@ fn counts(engine: &Engine, arguments: &Arguments) -> Counts {
         };
         eprintln!("counting on {}: {name}", engine.name);
         match (case.group, case.traffic) {
-            (Group::Main, Traffic::Filling) if case.stats == ["rl.sliding"] => {
+            (Group::Main, Traffic::Filling) if case.title.starts_with("RL.SLIDING") => {
                 if [100, 10_000].contains(&case.limit) {
                     counter.sliding(&case, &mut counts);
                 }
@@ -269,25 +266,21 @@ impl Counter {
     }
 }
 
-fn named(engine: &Engine) -> String {
-    format!("{} ({})", engine.name, engine.program.as_deref().and_then(version).unwrap_or_default())
-}
-
 /// The section of docs/BENCHMARK.md.
 fn page(engine: &Engine) -> String {
     format!(
         "## Instructions a call\n\n\
          `make bench-instructions` writes this section and [the counts]({FILE}), whose diff shows what a commit costs:\n\
          the instructions of `processCommand` under callgrind, its clock frozen. Engine: {}.\n",
-        named(engine)
+        told(engine)
     )
 }
 
 /// A line for each case, a column for each engine, with tabs between.
 fn table(engine: &Engine, counts: &Counts, beside: &[(Engine, Counts)]) -> String {
-    let mut table = format!("command\t{}", named(engine));
+    let mut table = format!("command\t{}", told(engine));
     for (other, _) in beside {
-        let _ = write!(table, "\t{}", named(other));
+        let _ = write!(table, "\t{}", told(other));
     }
     table.push('\n');
     for (name, count) in counts {

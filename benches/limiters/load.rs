@@ -8,6 +8,7 @@ use redis::Value;
 
 use super::cases::{Case, Group, PACE, Traffic};
 use super::results::{Results, unit};
+use super::shared::processor_time;
 use super::support::Client;
 use super::venues::Venues;
 
@@ -24,7 +25,9 @@ pub fn measure(venues: &Venues, case: &Case, results: &mut Results) {
         // Until the first requests leave the window.
         load.drive(case, 0..PACE * case.window as usize);
     }
-    let (aof, busy) = (aof_bytes(&mut client, case), busy(&mut client));
+    // Of all threads of the server.
+    let busy = |client: &mut Client| processor_time(client, ["used_cpu_user", "used_cpu_sys"]);
+    let (aof, before) = (aof_bytes(&mut client, case), busy(&mut client));
     client.run::<Value>(&["CONFIG", "RESETSTAT"]);
     let begun = Instant::now();
     let calls = load.calls..load.calls + case.calls;
@@ -34,7 +37,7 @@ pub fn measure(venues: &Venues, case: &Case, results: &mut Results) {
     let calls = case.calls as f64;
     let mut note = |what, value| results.note(case, what, value);
     note(unit::SERVER_TIME, server_time(&mut client, case));
-    note(unit::CPU, (self::busy(&mut client) - busy) * 1e6 / calls);
+    note(unit::CPU, (busy(&mut client) - before) * 1e6 / calls);
     if case.traffic != Traffic::Moving {
         note(unit::THROUGHPUT, calls / seconds); // Moving cases have a fixed pace.
     }
@@ -46,7 +49,7 @@ pub fn measure(venues: &Venues, case: &Case, results: &mut Results) {
 /// Microseconds a call, from the server's own statistics. A pair of commands is one call.
 fn server_time(client: &mut Client, case: &Case) -> f64 {
     let (mut micros, mut commands) = (0.0, 0.0);
-    for stat in case.stats {
+    for stat in case.stats() {
         let line = client.info_field("commandstats", &format!("cmdstat_{stat}"));
         let figure = |name: &str| -> f64 {
             let text = line.split(',').find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
@@ -56,14 +59,6 @@ fn server_time(client: &mut Client, case: &Case) -> f64 {
         commands += figure("calls");
     }
     micros / commands * case.replies() as f64
-}
-
-/// The seconds of processor time that all threads of the server have used.
-fn busy(client: &mut Client) -> f64 {
-    ["used_cpu_user", "used_cpu_sys"]
-        .map(|field| client.info_field("cpu", field).parse::<f64>().expect("seconds"))
-        .iter()
-        .sum()
 }
 
 fn aof_bytes(client: &mut Client, case: &Case) -> Option<f64> {

@@ -5,68 +5,68 @@
 //! do other work, which affects both sides alike. Server time a call is the server's own figure (INFO commandstats). Throughput
 //! is measured by a client.
 //!
-//! `make bench` writes docs/BENCHMARK.md, docs/bench/results.json and the README's short table. `make bench-quick` prints.
+//! `make bench` writes its sections of docs/BENCHMARK.md, docs/bench/results.json and the README's short table. `make bench-quick` prints.
 //! `make bench-instructions` counts instructions in place of time: see instructions.rs.
 
 #[path = "../../tests/support/mod.rs"]
 #[allow(dead_code)]
 mod support;
 
-mod arguments;
 mod cases;
 mod instructions;
 mod load;
 mod report;
 mod results;
-#[path = "../section.rs"]
-mod section;
+#[path = "../shared.rs"]
+mod shared;
 mod venues;
 
 use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use serde_json::json;
-
-use arguments::{Arguments, Mode};
-use cases::{Case, Group, Scripts, Side};
+use cases::{Case, Group, Side};
 use results::Results;
-use support::engine::version;
-use support::{Engine, root};
+use shared::Options;
+use support::Engine;
 use venues::Venues;
 
 /// The most rounds, and those for cases that take seconds.
 const ROUNDS: usize = 5;
 const HEAVY_ROUNDS: usize = 3;
 
+/// `--minutes`: no round begins that would end later. `--filter`: only cases whose name contains it; no file is written.
+/// `--redis-cell`: its library, also by the variable REDIS_CELL_SO. `--quick`: fewer and shorter cases, one round, no file.
 fn main() -> Result<(), lexopt::Error> {
-    let arguments = Arguments::read()?;
-    let engine =
-        Engine::pick(arguments.engine.as_deref()).ok_or("that engine is not here: `make engines` fetches it")?;
-    match arguments.mode {
-        Mode::Instructions => instructions::run(&engine, &arguments),
-        _ => compare(&engine, &arguments),
+    let options = Options::read(&["engine", "redis-cell", "minutes", "filter"], &["quick", "instructions"])?;
+    let engine = options.engine()?;
+    match options.get("instructions") {
+        Some(_) => instructions::run(&engine, &options),
+        None => compare(&engine, &options)?,
     }
     Ok(())
 }
 
-fn compare(engine: &Engine, arguments: &Arguments) {
+fn compare(engine: &Engine, options: &Options) -> Result<(), String> {
     let begun = Instant::now();
-    let venues = Venues::start(engine, &[], arguments.redis_cell.as_deref());
+    let time = Duration::from_secs_f64(options.value("minutes", 4.5)? * 60.0);
+    let redis_cell = options.get("redis-cell").map(PathBuf::from);
+    let redis_cell = redis_cell.or_else(|| std::env::var_os("REDIS_CELL_SO").map(PathBuf::from));
+    let redis_cell = redis_cell.filter(|path| !path.as_os_str().is_empty());
+    let venues = Venues::start(engine, &[], redis_cell.as_deref());
     if venues.cell.is_none() {
         eprintln!("redis-cell is left out: REDIS_CELL_SO or --redis-cell PATH names its library");
     }
-    let mut results = Results::default();
-    results.head = head(engine);
-    let cases = chosen(&venues, cases::all, arguments);
-    let whole = arguments.filter.is_none();
-    let quick = arguments.mode == Mode::Quick;
-    let elsewhere = if quick { Vec::new() } else { elsewhere(engine, arguments) };
+    let mut results = Results::new(engine);
+    let cases = chosen(&venues, cases::all(), options);
+    let quick = options.get("quick").is_some();
+    let elsewhere = if quick { Vec::new() } else { elsewhere(engine, redis_cell.as_deref(), options) };
 
     let mut rounds = 0;
     let mut last = Duration::ZERO;
     let most = if quick { 1 } else { ROUNDS };
     // Another round only if it fits into the time.
-    while rounds < most && (rounds == 0 || begun.elapsed() + last < arguments.time) {
+    while rounds < most && (rounds == 0 || begun.elapsed() + last < time) {
         let round = Instant::now();
         rounds += 1;
         let of_round: Vec<&Case> = cases.iter().filter(|case| !case.heavy || rounds <= HEAVY_ROUNDS).collect();
@@ -86,70 +86,49 @@ fn compare(engine: &Engine, arguments: &Arguments) {
         }
     }
     progress(begun, "done\n");
-    results.head.push(("rounds", json!(rounds)));
+    results.rounds = rounds;
     println!("{}", report::table(&results));
-    if whole && !quick {
-        write(&results);
+    if options.get("filter").is_none() && !quick {
+        results.write("docs/bench/results.json");
+        report::write(&results);
     }
-}
-
-/// The figures, and the page and the README's part that are made of them.
-fn write(results: &Results) {
-    results.write(&root().join("docs/bench/results.json"));
-    let path = root().join("docs/BENCHMARK.md");
-    let before = std::fs::read_to_string(&path).unwrap_or_default();
-    let page = report::page(results) + &report::of_other_commands(&before);
-    std::fs::write(&path, page).expect("docs/BENCHMARK.md");
-    report::quote_in_readme(results);
-    println!("written: docs/BENCHMARK.md, docs/bench/results.json, and the short table in README.md");
+    Ok(())
 }
 
 /// The newest engine of each other kind, and the same engine without listpacks, each with its cases.
-fn elsewhere(engine: &Engine, arguments: &Arguments) -> Vec<(Venues, Vec<Case>)> {
-    type Choice = fn(&Scripts) -> Vec<Case>;
-    let mut places: Vec<(String, Engine, &[&str], Choice)> = Vec::new();
+fn elsewhere(engine: &Engine, redis_cell: Option<&Path>, options: &Options) -> Vec<(Venues, Vec<Case>)> {
+    let mut places: Vec<(String, Engine, &[&str], Vec<Case>)> = Vec::new();
     for kind in ["redis", "valkey"] {
         let newest = Engine::all().into_iter().rfind(|other| other.program.is_some() && other.name.starts_with(kind));
         if let Some(other) = newest.filter(|other| other.name != engine.name) {
-            places.push((other.name.clone(), other, &[], cases::on_other_engines));
+            places.push((other.name.clone(), other, &[], cases::on_other_engines()));
         }
     }
     let settings = &["--zset-max-listpack-entries", "8"];
-    places.push(("zset-max-listpack-entries 8".to_owned(), engine.clone(), settings, cases::of_sorted_sets));
-    let started = places.into_iter().map(|(place, engine, settings, choice)| {
-        let venues = Venues::start(&engine, settings, arguments.redis_cell.as_deref());
-        let there = |scripts: &Scripts| choice(scripts).into_iter().map(|case| case.at(&place)).collect();
-        let cases = chosen(&venues, there, arguments);
+    places.push(("zset-max-listpack-entries 8".to_owned(), engine.clone(), settings, cases::of_sorted_sets()));
+    let started = places.into_iter().map(|(place, engine, settings, cases)| {
+        let venues = Venues::start(&engine, settings, redis_cell);
+        let cases = chosen(&venues, cases.into_iter().map(|case| case.at(&place)).collect(), options);
         (venues, cases)
     });
     started.collect()
 }
 
 /// The selected cases that can be measured here.
-fn chosen(venues: &Venues, all: impl FnOnce(&Scripts) -> Vec<Case>, arguments: &Arguments) -> Vec<Case> {
+fn chosen(venues: &Venues, mut cases: Vec<Case>, options: &Options) -> Vec<Case> {
     let scripts = cases::load(&mut venues.plain.client());
-    let mut cases = all(&scripts);
     cases.retain(|case| case.side != Side::Cell || venues.cell.is_some());
-    if let Some(filter) = &arguments.filter {
-        cases.retain(|case| case.name().contains(filter.as_str()));
-    }
-    if arguments.mode == Mode::Quick {
+    cases.retain(|case| options.get("filter").is_none_or(|filter| case.name().contains(filter)));
+    if options.get("quick").is_some() {
         cases.retain(|case| !case.heavy && case.group != Group::Durable);
         cases = cases.into_iter().map(|case| case.shortened(5)).collect();
     }
-    for case in &mut cases {
-        case.reply_lines = venues.try_out(case);
-    }
-    cases
-}
-
-fn head(engine: &Engine) -> Vec<(&'static str, serde_json::Value)> {
-    let program = engine.program.as_deref().and_then(version).unwrap_or_default();
-    vec![
-        ("machine", json!(support::machine())),
-        ("load average", json!(support::load_average())),
-        ("engine", json!({ "name": engine.name, "version": program })),
-    ]
+    let ready = |case: Case| {
+        let mut case = case.with(&scripts);
+        case.reply_lines = venues.try_out(&case);
+        case
+    };
+    cases.into_iter().map(ready).collect()
 }
 
 /// A progress line on a terminal, and nothing elsewhere.

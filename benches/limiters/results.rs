@@ -1,10 +1,9 @@
 //! The figures: recorded round by round, reported as medians, written as JSON.
 
-use std::path::Path;
-
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::cases::{Case, Group, Side, name};
+use super::support::{Engine, engine::version, load_average, machine, root};
 
 /// A kind of figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,14 +46,19 @@ impl Entry {
     }
 }
 
-#[derive(Default)]
 pub struct Results {
-    /// The machine and the settings, for the top of the page.
-    pub head: Vec<(&'static str, Value)>,
+    pub engine: Engine,
+    /// When the run began.
+    pub load_average: Option<f64>,
+    pub rounds: usize,
     entries: Vec<Entry>,
 }
 
 impl Results {
+    pub fn new(engine: &Engine) -> Self {
+        Self { engine: engine.clone(), load_average: load_average(), rounds: 0, entries: Vec::new() }
+    }
+
     pub fn note(&mut self, case: &Case, kind: Kind, value: f64) {
         let Case { group, side, .. } = *case;
         match self.entries.iter_mut().find(|entry| entry.is(group, &case.title, side, kind)) {
@@ -92,13 +96,16 @@ impl Results {
         titles
     }
 
-    pub fn write(&self, path: &Path) {
-        std::fs::write(path, self.json()).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    }
-
     /// One line for each figure, so that a diff shows which changed.
-    fn json(&self) -> String {
-        let head = self.head.iter().map(|(name, value)| format!("  {}: {value},\n", json!(name)));
+    pub fn write(&self, path: &str) {
+        let version = self.engine.program.as_deref().and_then(version);
+        let head = [
+            ("machine", json!(machine())),
+            ("load average", json!(self.load_average)),
+            ("engine", json!({ "name": self.engine.name, "version": version })),
+            ("rounds", json!(self.rounds)),
+        ];
+        let head = head.map(|(name, value)| format!("  {}: {value},\n", json!(name))).concat();
         let figures = self.entries.iter().map(|entry| {
             let rounds: Vec<f64> = entry.samples.iter().copied().map(rounded).collect();
             let figure = json!({
@@ -108,11 +115,9 @@ impl Results {
             });
             format!("    {figure}")
         });
-        format!(
-            "{{\n{}  \"figures\": [\n{}\n  ]\n}}\n",
-            head.collect::<String>(),
-            figures.collect::<Vec<_>>().join(",\n")
-        )
+        let figures = figures.collect::<Vec<_>>().join(",\n");
+        let text = format!("{{\n{head}  \"figures\": [\n{figures}\n  ]\n}}\n");
+        std::fs::write(root().join(path), text).unwrap_or_else(|error| panic!("{path}: {error}"));
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
+use super::shared::processor_time;
 use super::support::wire::pack;
 use super::support::{Client, Engine, Options, Server};
 
@@ -130,7 +131,8 @@ fn under_flood(server: &Server, words: &[&str], rate: Option<f64>, time: Duratio
         }
     };
     let mut client = server.client();
-    let before = processor_time(&mut client);
+    let busy = |client: &mut Client| processor_time(client, ["used_cpu_sys_main_thread", "used_cpu_user_main_thread"]);
+    let before = busy(&mut client);
     let begun = Instant::now();
     let pings = std::thread::scope(|scope| {
         for number in 0..CONNECTIONS as u32 {
@@ -150,15 +152,7 @@ fn under_flood(server: &Server, words: &[&str], rate: Option<f64>, time: Duratio
         pings
     });
     let time = begun.elapsed().as_secs_f64();
-    Found { pings, calls: calls.into_inner(), busy: processor_time(&mut client) - before, time }
-}
-
-/// Seconds of processor time that the server's thread has used.
-fn processor_time(client: &mut Client) -> f64 {
-    ["used_cpu_sys_main_thread", "used_cpu_user_main_thread"]
-        .map(|field| client.info_field("cpu", field).parse::<f64>().expect("a number"))
-        .iter()
-        .sum()
+    Found { pings, calls: calls.into_inner(), busy: busy(&mut client) - before, time }
 }
 
 fn connect(server: &Server) -> TcpStream {

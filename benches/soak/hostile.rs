@@ -49,7 +49,7 @@ pub fn run(time: Duration, seed: u64, findings: &mut Vec<String>) {
         }
         println!(
             "{}: {} {} {} {}; {growth}",
-            super::told(engine),
+            super::shared::told(engine),
             totals.calls,
             totals.checked,
             totals.refused,

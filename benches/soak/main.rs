@@ -11,71 +11,40 @@ mod flood;
 mod hostile;
 mod memcheck;
 mod pruning;
-#[path = "../section.rs"]
-mod section;
+#[path = "../shared.rs"]
+mod shared;
 
 use std::time::Duration;
 
-use lexopt::prelude::*;
-use support::engine::version;
-use support::{Client, Engine};
+use shared::{Options, put, told};
+use support::Client;
 
-struct Arguments {
-    /// For floods and pruning; the first one of tests/engines.tsv that is here unless given.
-    engine: Option<String>,
-    /// For hostile calls (a quarter) and floods (three quarters): with eight each of the five floods lasts more than one. Memcheck,
-    /// pruning and setting up come on top, about two minutes.
-    minutes: f64,
-    /// Of the hostile calls.
-    seed: u64,
-}
-
-impl Arguments {
-    fn read() -> Result<Self, lexopt::Error> {
-        let mut read = Self { engine: None, minutes: 8.0, seed: fastrand::u64(..) };
-        let mut parser = lexopt::Parser::from_env();
-        while let Some(argument) = parser.next()? {
-            match argument {
-                Long("bench") => {} // cargo's own.
-                Long("engine") => read.engine = Some(parser.value()?.string()?),
-                Long("minutes") => read.minutes = parser.value()?.parse::<f64>()?.max(0.1),
-                Long("seed") => read.seed = parser.value()?.parse()?,
-                other => return Err(other.unexpected()),
-            }
-        }
-        Ok(read)
-    }
-}
-
+/// `--minutes` is for hostile calls (a quarter) and floods (three quarters): with eight each of the five floods lasts more than one. Memcheck,
+/// pruning and setting up come on top, about two minutes. `--seed` is of the hostile calls, `--engine` for floods and pruning.
 fn main() -> Result<(), lexopt::Error> {
-    let arguments = Arguments::read()?;
-    let engine =
-        Engine::pick(arguments.engine.as_deref()).ok_or("that engine is not here: `make engines` fetches it")?;
-    let share = |part: f64| Duration::from_secs_f64(arguments.minutes * 60.0 * part);
+    let options = Options::read(&["engine", "minutes", "seed"], &[])?;
+    let engine = options.engine()?;
+    let (minutes, seed) = (options.value("minutes", 8.0_f64)?.max(0.1), options.value("seed", fastrand::u64(..))?);
+    let share = |part: f64| Duration::from_secs_f64(minutes * 60.0 * part);
     let mut page = format!(
         "## Soak\n\n`make soak` writes this section. First come hostile calls on every engine (seed {}) and memcheck, which found nothing.\n\
          Floods and pruning on {}. Machine: {}. Load average when the run began: {}.\n",
-        arguments.seed,
+        seed,
         told(&engine),
         support::machine(),
         support::load_average().map_or_else(|| "not known".to_owned(), |load| format!("{load:.2}"))
     );
     let mut findings = Vec::new();
-    hostile::run(share(0.25), arguments.seed, &mut findings);
-    memcheck::run(arguments.seed, &mut findings);
+    hostile::run(share(0.25), seed, &mut findings);
+    memcheck::run(seed, &mut findings);
     page += &flood::run(&engine, share(0.75));
     page += &pruning::run(&engine);
     println!("{page}");
     if !findings.is_empty() {
         return Err(format!("found:\n{}", findings.join("\n")).into());
     }
-    section::put("soak", "soak", &page);
+    put("soak", "soak", "docs/BENCHMARK.md", &page);
     Ok(())
-}
-
-fn told(engine: &Engine) -> String {
-    let program = engine.program.as_deref().and_then(version).unwrap_or_default();
-    format!("{} ({program})", engine.name)
 }
 
 /// The memory of an emptied server, without its clients' buffers.

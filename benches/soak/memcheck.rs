@@ -75,7 +75,7 @@ pub fn run(seed: u64, findings: &mut Vec<String>) {
     findings.extend(ours.iter().map(|error| format!("memcheck: {error}")));
     println!(
         "memcheck on {}: {} findings, {} records without the module",
-        super::told(engine),
+        super::shared::told(engine),
         ours.len(),
         errors.len() - ours.len() - known.len()
     );

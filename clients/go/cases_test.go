@@ -336,6 +336,9 @@ func (c wordsCase) command(t *testing.T) (command, error) {
 	case "reserve", "reserve_all", "settle", "cancel":
 		return c.reservation(t, key, rule)
 	case "hit", "wait":
+		if turns, ok := rule.(TurnRule); ok && c.Call == "wait" {
+			rule = turn{turns, 0}
+		}
 		return decisionCommand("hit", "", []KeyedRule{On(key, rule)})
 	case "turn":
 		return decisionCommand("hit", "", []KeyedRule{On(key, turn{rule.(TurnRule), time.Duration(*c.Options.Within) * time.Millisecond})})

@@ -135,11 +135,11 @@ func refundCommand(key string, rule Countable, at time.Time) (command, error) {
 		rule = fixed.at(at)
 	}
 	words := append([]any{rule.kind()}, rule.words()...)
-	if !at.IsZero() {
-		if at.UnixMilli() < 0 {
-			return command{}, invalid("the time of a refund must not be before 1970, and is %v", at)
+	if ms := at.UnixMilli(); !at.IsZero() {
+		if ms < 0 || ms > maxUnits {
+			return command{}, invalid("the time of a refund must be from 0 to %d ms after 1970, and is %v", int64(maxUnits), at)
 		}
-		words = append(words, "AT", at.UnixMilli())
+		words = append(words, "AT", ms)
 	}
 	return command{"REFUND", []string{key}, words, false, false}, nil
 }
@@ -189,8 +189,8 @@ func resetCommand(key string, rules []Rule) (command, error) {
 }
 
 func releaseCommand(key string, holders []string) (command, error) {
-	if len(holders) == 0 {
-		return command{}, invalid("Release needs a holder")
+	if len(holders) == 0 || slices.Contains(holders, "") {
+		return command{}, invalid("Release needs a holder, and each of them a name")
 	}
 	words := make([]any, len(holders))
 	for i, holder := range holders {

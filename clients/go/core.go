@@ -94,12 +94,7 @@ func (n *node) enter() (isProbe bool, err error) {
 		n.openUntil = now.Add(breakerPause)
 		return true, nil
 	}
-	return false, n.refusal()
-}
-
-// refusal is the error of a call that is not sent.
-func (n *node) refusal() error {
-	return fmt.Errorf("redisrl: %w, and was less than a second ago: %w", ErrUnavailable, n.why)
+	return false, fmt.Errorf("redisrl: %w, and was less than a second ago: %w", ErrUnavailable, n.why)
 }
 
 // isAvailable says whether no server is known to be unavailable. A node whose keys another one has by now is forgotten: nobody
@@ -255,12 +250,9 @@ func (c *core) carryOut(ctx context.Context, current *call) (any, *Result, error
 		case <-ctx.Done():
 			return nil, nil, unavailable(errors.New("the calls that are under way have not been answered in time"))
 		}
-		n.mu.Lock()
-		isOpen := !n.openUntil.IsZero()
-		refusal := n.refusal()
-		n.mu.Unlock()
-		if isOpen {
-			return nil, nil, refusal
+		// It may have opened meanwhile.
+		if _, err := n.enter(); err != nil {
+			return nil, nil, err
 		}
 	}
 	if current.known != nil {

@@ -39,12 +39,13 @@ func (r *Result) items() []item {
 			items = append(items, each)
 		}
 	}
-	seen := map[string]int{}
+	taken := map[string]bool{}
 	for i := range items {
 		name := items[i].name
-		if seen[name]++; seen[name] > 1 {
-			items[i].name = fmt.Sprintf("%s-%d", name, seen[name])
+		for n := 2; taken[items[i].name]; n++ {
+			items[i].name = fmt.Sprintf("%s-%d", name, n)
 		}
+		taken[items[i].name] = true
 	}
 	return items
 }

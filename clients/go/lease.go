@@ -52,6 +52,9 @@ func (l *Limiter) Hold(ctx context.Context, key string, rule LeaseRule, wait tim
 	if err := checked(rule, 1); err != nil {
 		return nil, err
 	}
+	if wait < 0 {
+		return nil, invalid("the time to wait must not be negative, and is %v", wait)
+	}
 	ends := time.Now().Add(duration(rule.ms))
 	var (
 		result *Result
@@ -114,8 +117,6 @@ type line struct {
 	wake   chan struct{}
 	denied atomic.Pointer[Result] // The last answer, which denied all of them.
 }
-
-func newLines() *lines { return &lines{byKey: map[string]*line{}} }
 
 func (l *lines) enter(key string) *line {
 	l.mu.Lock()

@@ -107,7 +107,7 @@ func New(client redis.UniversalClient, options Options) (*Limiter, error) {
 	}
 	return &Limiter{
 		core: core, prefix: options.Prefix, hook: options.Hook, counters: &counters{},
-		denials: newDenials(), lines: newLines(), fallbacks: &sync.Map{},
+		denials: newDenials(), lines: &lines{byKey: map[string]*line{}}, fallbacks: &sync.Map{},
 	}, nil
 }
 

@@ -657,6 +657,9 @@ func TestArguments(t *testing.T) {
 	if _, err := limiter.Refund(ctx, "k", nil, time.Time{}); !errors.As(err, &argument) {
 		t.Error(err)
 	}
+	if _, err := limiter.Hold(ctx, "k", Must(Lease(1, time.Second)), -1); !errors.As(err, &argument) {
+		t.Error(err)
+	}
 }
 
 // seen is a hook of the user's.

@@ -26,8 +26,7 @@ func Per(limit int64, window time.Duration) Rate {
 	if window%time.Second == 0 {
 		return Rate(fmt.Sprintf("%d/%ds", limit, window/time.Second))
 	}
-	ms := strconv.FormatFloat(float64(window)/float64(time.Millisecond), 'f', -1, 64)
-	return Rate(fmt.Sprintf("%d/%sms", limit, ms))
+	return Rate(fmt.Sprintf("%d/%vms", limit, float64(window)/float64(time.Millisecond)))
 }
 
 // Rates joins several rates, of which a request has to fit into each.

@@ -3,6 +3,7 @@ package redisrl
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -429,10 +430,9 @@ func (r ThrottleRule) words() []any {
 
 // The window is the time in which an empty bucket fills, which the server rounds up to milliseconds.
 func (r ThrottleRule) policies() []policy {
-	interval := float64((r.period*1_000_000_000 + r.count - 1) / r.count)
-	ms := int64(maxUnits)
-	if exact := interval * float64(r.burst+1); exact < maxUnits {
-		ms = (int64(interval)*(r.burst+1) + 999_999) / 1_000_000
+	interval, ms := (r.period*1_000_000_000+r.count-1)/r.count, int64(maxUnits)
+	if r.burst < (math.MaxInt64-999_999)/interval {
+		ms = (interval*(r.burst+1) + 999_999) / 1_000_000
 	}
 	return []policy{{cmp.Or(r.name, seconds(ms)+"s"), r.burst + 1, ms, r.unit}}
 }

@@ -74,3 +74,48 @@ pub fn escape(key: &mut String, text: &str) {
     }
     key.push_str(rest);
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::messages::Entry;
+    use crate::testing::descriptor;
+
+    fn key(domain: &str, entries: &[(String, String)]) -> Vec<u8> {
+        let mut asked = descriptor("");
+        asked.entries.clear();
+        asked.entries.extend(entries.iter().map(|(key, value)| Entry { key: key.clone(), value: value.clone() }));
+        key_of("p:", domain, &asked, &Found { hash_tag: Some(domain.to_owned()), ..Found::default() }).0
+    }
+
+    #[test]
+    fn what_separates_parts_is_escaped() {
+        let mut escaped = String::new();
+        escape(&mut escaped, "%a|ü={t}%");
+        assert_eq!(escaped, "%25a%7Cü%3D%7Bt%7D%25");
+    }
+
+    #[test]
+    fn a_long_key_is_its_beginning_and_a_hash() {
+        let entries = |value: &str| [("k".to_owned(), value.to_owned())];
+        let (long, other) = (key("d", &entries(&"%".repeat(500_000))), key("d", &entries(&"%".repeat(500_001))));
+        assert!(long.starts_with(b"p:{d}d|k=%25%25") && long.len() < 200, "{}", String::from_utf8_lossy(&long));
+        assert_ne!(long, other);
+    }
+
+    proptest! {
+        #[test]
+        fn two_requests_never_share_a_key(
+            one in ("[ab|={}%]{0,3}", vec(("[ab|={}%]{0,3}", "[ab|={}%]{0,3}"), 1..3)),
+            other in ("[ab|={}%]{0,3}", vec(("[ab|={}%]{0,3}", "[ab|={}%]{0,3}"), 1..3)),
+        ) {
+            let (one_key, other_key) = (key(&one.0, &one.1), key(&other.0, &other.1));
+            prop_assert_eq!(one == other, one_key == other_key);
+            // The only braces are those around the tag.
+            prop_assert_eq!(one_key.iter().filter(|byte| matches!(byte, b'{' | b'}')).count(), 2);
+        }
+    }
+}

@@ -8,9 +8,10 @@ use redis_rl_client::{Blocks, InvalidArgument, Limiter, Rule, Window};
 use crate::messages::{Shown, Struct, Unit};
 use crate::stats::LimitStats;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Algorithm {
     /// Windows of the clock.
+    #[default]
     Fixed,
     /// Any stretch of time as long as the window.
     Sliding,
@@ -20,12 +21,9 @@ pub enum Algorithm {
 
 impl Algorithm {
     pub fn parse(name: &str) -> Result<Self, String> {
-        match name {
-            "fixed" => Ok(Self::Fixed),
-            "sliding" => Ok(Self::Sliding),
-            "throttle" => Ok(Self::Throttle),
-            other => Err(format!("an algorithm is fixed, sliding or throttle, not '{other}'")),
-        }
+        let known = [("fixed", Self::Fixed), ("sliding", Self::Sliding), ("throttle", Self::Throttle)];
+        let found = known.into_iter().find(|(known, _)| *known == name);
+        found.map(|(_, it)| it).ok_or_else(|| format!("an algorithm is fixed, sliding or throttle, not '{name}'"))
     }
 }
 
@@ -43,6 +41,8 @@ pub struct Limit {
     /// What statistics and /rlconfig call it: `domain.key_value.key`.
     pub full_key: String,
     pub stats: Arc<LimitStats>,
+    /// As it is configured: a throttle of 0 has a rule of fixed windows.
+    pub algorithm: Algorithm,
     /// In the order of the rule's windows.
     pub rates: Vec<Shown>,
     /// How it is asked for in Redis. `None`: unlimited.
@@ -228,13 +228,13 @@ pub fn rule(algorithm: Algorithm, windows: &[Window], burst: Option<u32>) -> Res
             if window.limit() == 0 {
                 return Rule::fixed(windows).map(Kind::Fixed).map_err(|error| error.to_string());
             }
-            Rule::throttle(*window)
-                .map(|rule| match burst {
-                    // The command counts what may come beyond the first.
-                    Some(burst) => rule.burst(u64::from(burst).saturating_sub(1)),
-                    None => rule,
-                })
-                .map(Kind::Throttle)
+            let burst = burst.map_or(window.limit(), u64::from).max(1);
+            // The server takes none of more than 2^62 nanoseconds.
+            if window.length().as_nanos().div_ceil(window.limit().into()) * u128::from(burst) > 1 << 62 {
+                return Err("a burst takes at most 146 years to come back".to_owned());
+            }
+            // The command counts what may come beyond the first.
+            Rule::throttle(*window).map(|rule| Kind::Throttle(rule.burst(burst - 1)))
         }
     };
     made.map_err(|error| error.to_string())
@@ -245,16 +245,12 @@ pub fn unit_of(name: &str) -> Option<(Unit, u64)> {
     Some((unit, seconds_of(unit)?))
 }
 
-/// A month is 30 days and a year 365, both counted from the epoch.
+/// The units and their seconds. A month is 30 days and a year 365, both counted from the epoch.
+pub const UNITS: [(Unit, u64); 7] = {
+    use Unit::{Day, Hour, Minute, Month, Second, Week, Year};
+    [(Second, 1), (Minute, 60), (Hour, 3600), (Day, 86_400), (Week, 604_800), (Month, 2_592_000), (Year, 31_536_000)]
+};
+
 pub fn seconds_of(unit: Unit) -> Option<u64> {
-    Some(match unit {
-        Unit::Unknown => return None,
-        Unit::Second => 1,
-        Unit::Minute => 60,
-        Unit::Hour => 3600,
-        Unit::Day => 86_400,
-        Unit::Week => 604_800,
-        Unit::Month => 2_592_000,
-        Unit::Year => 31_536_000,
-    })
+    UNITS.iter().find(|(found, _)| *found == unit).map(|(_, seconds)| *seconds)
 }

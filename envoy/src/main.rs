@@ -93,13 +93,8 @@ fn check(paths: &[&str]) -> ExitCode {
             let definitions = limits::files::read_all(std::path::Path::new(path))?;
             Config::load(&definitions, &Overrides::default(), &Stats::default(), &options)
         });
-        match loaded {
-            Ok(_) => println!("{path}: ok"),
-            Err(reason) => {
-                failed = true;
-                println!("{path}: {reason}");
-            }
-        }
+        failed |= loaded.is_err();
+        println!("{path}: {}", loaded.err().as_deref().unwrap_or("ok"));
     }
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }

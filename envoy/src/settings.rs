@@ -3,7 +3,6 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -157,9 +156,6 @@ pub const WITHOUT_EFFECT: [(&str, &str); 17] = [
     ("TRACING_", "traces are not sent"),
 ];
 
-/// The most bytes of a message of the xDS server, as gRPC has it.
-const MOST_OF_A_MESSAGE: usize = 4 << 20;
-
 struct Env(HashMap<String, String>);
 
 impl Env {
@@ -203,7 +199,8 @@ impl Env {
         let pairs = self.get(name).unwrap_or_default().split(',').filter(|pair| !pair.trim().is_empty());
         let read = pairs.map(|pair| match pair.split_once(':') {
             Some((key, value)) => Ok((key.trim().to_owned(), value.trim().to_owned())),
-            None => Err(format!("{name} must be k1:v1,k2:v2, not '{pair}'")),
+            // It may be a secret.
+            None => Err(format!("{name} must be k1:v1,k2:v2")),
         });
         read.collect()
     }
@@ -272,7 +269,8 @@ impl Settings {
                 backoff_initial: env.duration("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", seconds(10))?,
                 backoff_max: env.duration("XDS_CLIENT_BACKOFF_MAX_INTERVAL", seconds(60))?,
                 max_message: match env.text("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "").as_str() {
-                    "" | "0" => MOST_OF_A_MESSAGE,
+                    // As gRPC has it.
+                    "" | "0" => 4 << 20,
                     _ => env.parsed("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", 0, "a number of bytes")?,
                 },
             }),
@@ -281,6 +279,7 @@ impl Settings {
         let kinds = [("SINGLE", RedisType::Single), ("SENTINEL", RedisType::Sentinel), ("CLUSTER", RedisType::Cluster)];
         let modes =
             [("auto", Mode::Auto), ("module", Mode::Module), ("functions", Mode::Functions), ("script", Mode::Script)];
+        let deadline = |value: &str| duration(value).ok().filter(|deadline| !deadline.is_zero());
         let redis = Redis {
             kind: env.one_of("REDIS_TYPE", RedisType::Single, &kinds)?,
             socket_type: env.text("REDIS_SOCKET_TYPE", "unix"),
@@ -294,13 +293,15 @@ impl Settings {
             startup_initial: env.duration("REDIS_STARTUP_INITIAL_INTERVAL", seconds(1))?,
             startup_max: env.duration("REDIS_STARTUP_MAX_INTERVAL", seconds(30))?,
             startup_elapsed: env.duration("REDIS_STARTUP_MAX_ELAPSED_TIME", Duration::ZERO)?,
-            deadline: env.duration("REDIS_DEADLINE", Duration::from_millis(20))?,
+            deadline: env.read("REDIS_DEADLINE", Duration::from_millis(20), deadline, "a time above 0 such as 20ms")?,
             deny_cache: env.parsed("DENY_CACHE", 10_000, "a number of entries")?,
             mode: env.one_of("REDIS_RL_MODE", Mode::Auto, &modes)?,
         };
         let proxies = env.text("TRUSTED_PROXIES", "");
         let proxies: Vec<_> = proxies.split(',').map(str::trim).filter(|proxy| !proxy.is_empty()).collect();
         let on_errors = [("allow", OnError::Allow), ("deny", OnError::Deny), ("error", OnError::Error)];
+        let ratio = |value: &str| value.parse().ok().filter(|ratio| *ratio > 0.0 && *ratio <= 1.0);
+        let threads = |value: &str| value.parse().ok().filter(|threads| (1..=1024).contains(threads));
         let root = PathBuf::from(env.text("RUNTIME_ROOT", "/srv/runtime_data/current"));
         Ok(Self {
             http: address("HOST", "PORT", 8080)?,
@@ -338,12 +339,7 @@ impl Settings {
                 // A limit is never left out for want of an address.
                 .or_proxy(),
             trusts_proxies: !proxies.is_empty(),
-            near_limit_ratio: env.read(
-                "NEAR_LIMIT_RATIO",
-                0.8,
-                |value| value.parse().ok().filter(|ratio| *ratio > 0.0 && *ratio <= 1.0),
-                "a number above 0 and at most 1",
-            )?,
+            near_limit_ratio: env.read("NEAR_LIMIT_RATIO", 0.8, ratio, "a number above 0 and at most 1")?,
             headers: env.boolean("LIMIT_RESPONSE_HEADERS_ENABLED", false)?.then(|| {
                 [
                     env.text("LIMIT_LIMIT_HEADER", "RateLimit-Limit"),
@@ -357,7 +353,7 @@ impl Settings {
             sink: sink(&env)?,
             flush_interval: env.duration("STATS_FLUSH_INTERVAL", seconds(10))?,
             extra_tags: env.pairs("EXTRA_TAGS")?,
-            threads: env.parsed("WORKER_THREADS", NonZeroUsize::MIN, "a number of threads")?.get(),
+            threads: env.read("WORKER_THREADS", 1, threads, "a number of threads, at most 1024")?,
             notes,
         })
     }
@@ -378,7 +374,6 @@ fn sink(env: &Env) -> Result<Sink, String> {
         (false, true, false) => Sink::DogStatsd(address),
         (false, false, true) => {
             let address = env.text("PROMETHEUS_ADDR", ":9090");
-            let address = if address.starts_with(':') { format!("0.0.0.0{address}") } else { address };
             let path = |value: &str| value.starts_with('/').then(|| value.to_owned());
             let path = env.read("PROMETHEUS_PATH", "/metrics".to_owned(), path, "a path that begins with a slash")?;
             Sink::Prometheus { address, path }
@@ -443,6 +438,11 @@ mod tests {
             ("NEAR_LIMIT_RATIO", "7"),
             ("NEAR_LIMIT_RATIO", "0"),
             ("NEAR_LIMIT_RATIO", "NaN"),
+            // Each request would fail, and no system has as many threads.
+            ("REDIS_DEADLINE", "0"),
+            ("REDIS_DEADLINE", "0ms"),
+            ("WORKER_THREADS", "0"),
+            ("WORKER_THREADS", "1000000"),
         ] {
             assert!(read(&[(name, value)]).is_err(), "{name}={value}");
         }

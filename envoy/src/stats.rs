@@ -207,7 +207,7 @@ fn sanitized(name: &str) -> String {
     #[allow(clippy::expect_used)] // The pattern is this one.
     static ADDRESS: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(r"(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})").expect("a pattern"));
-    ADDRESS.replace_all(&name.replace([':', '|', '\n'], "_"), "${1}_${2}_${3}_${4}").into_owned()
+    ADDRESS.replace_all(&name.replace([':', '|', '\n', '\0'], "_"), "${1}_${2}_${3}_${4}").into_owned()
 }
 
 #[cfg(test)]

@@ -49,6 +49,7 @@ impl Options {
 }
 
 /// `windowSec limit [windowSec limit ...]` and options.
+#[inline(always)] // Its result is large, and would be copied.
 pub fn quotas_and_options(
     grammar: Grammar,
     words: &mut Args<'_>,

@@ -32,6 +32,7 @@ impl Rule for Fixed {
         &OUTCOMES
     }
 
+    #[inline(always)] // Its result is large, and would be copied.
     fn parse(words: &mut Args<'_>, host: Host, options: &mut Options) -> Result<Self, Error> {
         let request = args::quotas_and_options(Self::GRAMMAR, words, host, options)?;
         if options.anchored && request.quotas.last().end.is_some() {

@@ -15,7 +15,7 @@ const BAD_PERIOD: Error = Error::Line(c"ERR period must be a number of seconds a
 const BAD_TOKENS: Error = Error::Line(c"ERR TOKENS must be an integer from 1 to 9007199254740991");
 const BAD_GCRA: Error = Error::Line(c"ERR syntax error: expected max_burst tokens_per_period period [TOKENS n]");
 
-pub const SYNTAX: &str = "key max_burst tokens_per_period periodSec [TOKENS n]";
+pub const SYNTAX: &str = "max_burst tokens_per_period periodSec [TOKENS n]";
 
 pub const COMMAND: Command = Command {
     name: c"gcra",

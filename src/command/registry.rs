@@ -106,11 +106,11 @@ pub fn register_all(ctx: &mut Context) -> Result<(), String> {
         declare(ctx, command, syntax, has_category)?;
     }
     for (is_wanted, command, syntax) in [
-        (config::wants_cl_throttle(), &throttle::CL_THROTTLE, throttle::CL_SYNTAX),
-        (config::wants_gcra(), &gcra::COMMAND, gcra::SYNTAX),
+        (config::wants_cl_throttle(), &throttle::CL_THROTTLE, throttle::CL_GRAMMAR.own()),
+        (config::wants_gcra(), &gcra::COMMAND, gcra::SYNTAX.to_owned()),
     ] {
         if is_wanted && is_free(ctx, command) {
-            declare(ctx, command, syntax, has_category)?;
+            declare(ctx, command, &format!("key {syntax}"), has_category)?;
         }
     }
     Ok(())

@@ -67,24 +67,11 @@ pub fn decide<R: Rule>(
     hold: Option<&Hold>,
     detail: Detail,
 ) -> Result<(), Error> {
-    let (now, budget, mut plan) = (now(), Budget::new(), Plan::default());
-    if let Some(hold) = hold {
-        let decision = count_held(ctx, call, rule, hold, detail, now)?;
-        conclude(ctx, call, rule, &decision, detail, now);
-        return Ok(());
-    }
-    let state = rule.read::<Writable>(ctx, call, now)?;
-    let decision = state.decide(detail, true, &budget)?;
-    state.plan(&decision, &budget, &mut plan)?;
-    match plan.is_empty() {
-        true => drop(plan),
-        false => plan.apply().publish(ctx, call.key),
-    }
-    conclude(ctx, call, rule, &decision, detail, now);
-    Ok(())
-}
-
-fn conclude<R: Rule>(ctx: &mut Context, call: Call<'_>, rule: &R, decision: &Decision, detail: Detail, now: Micros) {
+    let now = now();
+    let decision = match hold {
+        Some(hold) => count_held(ctx, call, rule, hold, detail, now)?,
+        None => count(ctx, call, rule, detail, now)?,
+    };
     if rule.is_check() {
         PEEK.count(decision.allowed());
     } else {
@@ -93,7 +80,21 @@ fn conclude<R: Rule>(ctx: &mut Context, call: Call<'_>, rule: &R, decision: &Dec
             denied(ctx, call.key);
         }
     }
-    reply::decision(ctx, &enforced(decision), detail, now, |decision| rule.reply_short(decision, ctx));
+    reply::decision(ctx, &enforced(&decision), detail, now, |decision| rule.reply_short(decision, ctx));
+    Ok(())
+}
+
+/// Decides on a request, and counts it.
+#[inline(always)] // Its result is large, and would be copied.
+fn count<R: Rule>(ctx: &mut Context, call: Call<'_>, rule: &R, detail: Detail, now: Micros) -> Result<Decision, Error> {
+    let (budget, mut plan) = (Budget::new(), Plan::default());
+    let state = rule.read::<Writable>(ctx, call, now)?;
+    let decision = state.decide(detail, true, &budget)?;
+    state.plan(&decision, &budget, &mut plan)?;
+    if !plan.is_empty() {
+        plan.apply().publish(ctx, call.key);
+    }
+    Ok(decision)
 }
 
 /// Decides on a request with a hold, and counts it, unless it was counted before.

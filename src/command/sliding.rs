@@ -32,6 +32,7 @@ impl Rule for Sliding {
         &OUTCOMES
     }
 
+    #[inline(always)] // Its result is large, and would be copied.
     fn parse(words: &mut Args<'_>, host: Host, options: &mut Options) -> Result<Self, Error> {
         let request = args::quotas_and_options(Self::GRAMMAR, words, host, options)?;
         if request.quotas.last().end.is_some() {
@@ -39,7 +40,7 @@ impl Rule for Sliding {
         }
         // What is settled is a cost, also without that word.
         let has_cost = options.cost.is_some() || host == Host::Settle;
-        Ok(Self { request, storage: config::sliding_storage(has_cost) })
+        Ok(Self { request, storage: config::sliding_storage(has_cost).into() })
     }
 
     /// As in the scripts.

@@ -1,7 +1,5 @@
 //! `RL.THROTTLE`: a steady rate with a burst. Also as `CL.THROTTLE`.
 
-use std::ffi::CStr;
-
 use super::KeyHandler;
 use super::args::{self, Options, is_number, within};
 use super::grammar::Word::{Full, Within};
@@ -26,7 +24,16 @@ pub const LARGEST_BURST: i64 = Limit::MAX - 1;
 impl Rule for Throttle {
     const GRAMMAR: Grammar =
         Grammar { name: "THROTTLE", words: "max_burst count period [quantity]", options: &[&[Within], &[Full]] };
-    const COMMAND: Command = command(c"rl.throttle", EntryPoint::to::<Self>());
+    const COMMAND: Command = Command {
+        name: c"rl.throttle",
+        entry: EntryPoint::to::<Self>(),
+        flags: c"write deny-oom fast",
+        access: Access::ReadAndUpdate,
+        arity: -5,
+        summary: c"Allows requests at a steady rate of count in period seconds, and max_burst more at once (GCRA).",
+        complexity: c"O(1)",
+        since: c"0.1.0",
+    };
     const SERVER_MAY_HAVE_IT: bool = true;
 
     fn outcomes() -> &'static Outcomes {
@@ -35,20 +42,7 @@ impl Rule for Throttle {
     }
 
     fn parse(words: &mut Args<'_>, host: Host, options: &mut Options) -> Result<Self, Error> {
-        let (Some(max_burst), Some(count), Some(period)) = (words.next(), words.next(), words.next()) else {
-            return Err(Error::WrongArity);
-        };
-        let max_burst = within(max_burst, 0, LARGEST_BURST).ok_or(BAD_BURST)?;
-        let count = within(count, 1, Limit::MAX).ok_or(BAD_COUNT)?;
-        let period = within(period, 1, Window::MAX_SECONDS).ok_or(BAD_PERIOD)?;
-        let mut units = 1;
-        if let Some(word) = words.peek().filter(|word| is_number(word.as_bytes())) {
-            words.next();
-            units = within(word, 0, Limit::MAX).ok_or(BAD_QUANTITY)?;
-        }
-        args::options(Self::GRAMMAR, words, host, options)?;
-        let quantity = Quantity { units, within: options.within };
-        Ok(Self { rate: Rate::new(max_burst, count, period).map_err(bad_rate)?, quantity })
+        parse(Self::GRAMMAR, words, host, options)
     }
 
     fn is_check(&self) -> bool {
@@ -70,6 +64,23 @@ impl Rule for Throttle {
     }
 }
 
+fn parse(grammar: Grammar, words: &mut Args<'_>, host: Host, options: &mut Options) -> Result<Throttle, Error> {
+    let (Some(max_burst), Some(count), Some(period)) = (words.next(), words.next(), words.next()) else {
+        return Err(Error::WrongArity);
+    };
+    let max_burst = within(max_burst, 0, LARGEST_BURST).ok_or(BAD_BURST)?;
+    let count = within(count, 1, Limit::MAX).ok_or(BAD_COUNT)?;
+    let period = within(period, 1, Window::MAX_SECONDS).ok_or(BAD_PERIOD)?;
+    let mut units = 1;
+    if let Some(word) = words.peek().filter(|word| is_number(word.as_bytes())) {
+        words.next();
+        units = within(word, 0, Limit::MAX).ok_or(BAD_QUANTITY)?;
+    }
+    args::options(grammar, words, host, options)?;
+    let quantity = Quantity { units, within: options.within };
+    Ok(Throttle { rate: Rate::new(max_burst, count, period).map_err(bad_rate)?, quantity })
+}
+
 pub fn bad_rate(bad: BadRate) -> Error {
     match bad {
         BadRate::TooFast => TOO_FAST,
@@ -80,31 +91,15 @@ pub fn bad_rate(bad: BadRate) -> Error {
 /// CL.THROTTLE: the same without turns, which redis-cell does not have.
 pub struct ClThrottle;
 
-pub const CL_SYNTAX: &str = "key max_burst count period [quantity] [FULL]";
-const BAD_CL_THROTTLE: Error = Error::Line(c"ERR syntax error: expected max_burst count period [quantity] [FULL]");
+pub const CL_GRAMMAR: Grammar = Grammar { options: &[&[Full]], ..Throttle::GRAMMAR };
 
 impl KeyHandler for ClThrottle {
     fn run(ctx: &mut Context, call: Call<'_>, mut words: Args<'_>) -> Result<(), Error> {
         let mut options = Options::default();
-        match Throttle::parse(&mut words, Host::Named, &mut options) {
-            Ok(rule) if options.within.is_none() => decide(ctx, call, &rule, None, options.detail()),
-            Err(error) if error != Throttle::GRAMMAR.error(Host::Named) => Err(error),
-            _ => Err(BAD_CL_THROTTLE),
-        }
+        let rule = parse(CL_GRAMMAR, &mut words, Host::Named, &mut options)?;
+        decide(ctx, call, &rule, None, options.detail())
     }
 }
 
-pub const CL_THROTTLE: Command = command(c"cl.throttle", EntryPoint::to::<ClThrottle>());
-
-const fn command(name: &'static CStr, entry: EntryPoint) -> Command {
-    Command {
-        name,
-        entry,
-        flags: c"write deny-oom fast",
-        access: Access::ReadAndUpdate,
-        arity: -5,
-        summary: c"Allows requests at a steady rate of count in period seconds, and max_burst more at once (GCRA).",
-        complexity: c"O(1)",
-        since: c"0.1.0",
-    }
-}
+pub const CL_THROTTLE: Command =
+    Command { name: c"cl.throttle", entry: EntryPoint::to::<ClThrottle>(), ..Throttle::COMMAND };

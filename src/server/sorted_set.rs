@@ -165,7 +165,7 @@ impl<M: Mode> Key<'_, M> {
             };
             let found =
                 started == raw::REDISMODULE_OK as libc::c_int && call!(RedisModule_ZsetRangeEndReached(key)) == 0;
-            found.then_some(Cursor { key, side, open: PhantomData })
+            found.then(|| Cursor { key, side, open: PhantomData })
         }
     }
 }

@@ -48,6 +48,7 @@ struct Found<'a, M: Mode> {
 impl Stored for Fixed {
     type State<'a, M: Mode> = Counters<'a, M>;
 
+    #[inline(always)] // Its result is large, and would be copied.
     fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Self::State<'a, M>, Error> {
         let time = now.time();
         let first = self.find(ctx, call, self.request.quotas.first(), time)?;
@@ -141,10 +142,12 @@ impl<'a, M: Mode> Counters<'a, M> {
 }
 
 impl<'a, M: Mode> State<'a, M> for Counters<'a, M> {
+    #[inline(always)] // Its result is large, and would be copied.
     fn decide(&self, detail: Detail, may_count: bool, _budget: &Budget) -> Result<Decision, Error> {
         Ok(fixed::decide(self.first.counter, self.others(), &self.rule.request, detail, may_count, self.now)?)
     }
 
+    #[inline(always)] // The state is large, and would be copied.
     fn plan(self, decision: &Decision, _budget: &Budget, plan: &mut Plan<'a, M>) -> Result<(), Error> {
         let (cost, now) = (self.rule.request.cost, self.now);
         match decision.counted {

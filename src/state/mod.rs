@@ -100,8 +100,10 @@ const LONGEST_INTEGER: usize = 20;
 fn read_integer<M: Mode>(key: &Key<'_, M>) -> Result<Option<i64>, Error> {
     match key.kind() {
         Kind::Empty => Ok(None),
-        Kind::String if key.len() > LONGEST_INTEGER => Err(NOT_AN_INTEGER),
-        Kind::String => parse_i64(key.bytes()).map(Some).ok_or(NOT_AN_INTEGER),
+        Kind::String => {
+            let bytes = Some(key.bytes()).filter(|bytes| bytes.len() <= LONGEST_INTEGER);
+            bytes.and_then(parse_i64).map(Some).ok_or(NOT_AN_INTEGER)
+        }
         Kind::SortedSet | Kind::Other => Err(WRONG_TYPE),
     }
 }

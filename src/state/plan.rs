@@ -105,8 +105,12 @@ impl<'a, M: Mode> Plan<'a, M> {
         self.0.reserve(keys);
     }
 
+    /// A key at which nothing changes is closed.
+    #[inline(always)] // The key and its changes would be copied.
     pub fn push(&mut self, (open, changes): (OpenKey<'a, M>, Changes)) {
-        self.0.push((open, changes));
+        if !changes.is_empty() {
+            self.0.push((open, changes));
+        }
     }
 
     pub fn keys(&self) -> usize {
@@ -115,7 +119,7 @@ impl<'a, M: Mode> Plan<'a, M> {
 
     /// Whether nothing changes, as in most denials.
     pub fn is_empty(&self) -> bool {
-        self.0.iter().all(|(_, changes)| changes.is_empty())
+        self.0.is_empty()
     }
 }
 
@@ -129,7 +133,7 @@ impl Plan<'_, Writable> {
     /// Applies the plan, and closes the keys. Cannot fail. The changes then have to be published.
     pub fn apply(mut self) -> Applied {
         let mut applied = Applied(SmallVec::new());
-        for (open, changes) in self.0.iter_mut().filter(|(_, changes)| !changes.is_empty()) {
+        for (open, changes) in &mut self.0 {
             let (mut added, mut emptied) = (SmallVec::new(), false);
             changes.iter().for_each(|change| change.apply(&mut open.key, &mut added, &mut emptied));
             applied.0.push(AppliedKey { changes: mem::take(changes), name: open.name.take(), added, emptied });

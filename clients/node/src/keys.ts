@@ -11,10 +11,13 @@ export function bytes(word: Word): string | Buffer {
 }
 
 export function checkedWord(what: string, word: Word): Word {
+  // Halves of surrogate pairs would all be sent as one and the same character.
+  if (typeof word === "string" && HALF.test(word)) throw new TypeError(`${what} has half of a surrogate pair`);
   if (typeof word === "string" || word instanceof Uint8Array) return word;
   throw new TypeError(`${what} is a string or bytes, and is not ${String(word)}`);
 }
 
+const HALF = /\p{Surrogate}/u;
 const LONGEST = 128;
 
 /** A key in the maps of this process: bytes are not confused with text, and a long key takes no more room than others. */

@@ -2,7 +2,7 @@
 
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
-import { duration, integer, known, oneOf } from "./checks.js";
+import { duration, holding, integer, known, oneOf } from "./checks.js";
 import { type Connection, connect, type RedisClient } from "./connection.js";
 import { LIMITER, OPTIONS, POLICIES, WAITING } from "./defaults.js";
 import { type Denial, DenialCache, figuresNow, keptOf } from "./denials.js";
@@ -108,9 +108,8 @@ export class Limiter {
 
   /** Says what {@link hit} would answer, and changes nothing: `RL.PEEK`. */
   async peek<R extends Rule>(key: Word, rule: R, options: PeekOptions<R> = {} as PeekOptions<R>): Promise<Result> {
-    const { cost, signal, timeout, ...given } = options as AnyOptions;
-    const asker = (lease: LeaseRule) => given.holder ?? lease.holder ?? randomUUID();
-    const holder = checked<Rule>(rule).kind === "lease" ? asker(rule as LeaseRule) : undefined;
+    const { cost, holder, signal, timeout } = options as AnyOptions;
+    checked<Rule>(rule);
     return unlessLeft(signal, () => this.ask([{ key, rule, cost, holder }], { timeout, peek: true }));
   }
 
@@ -118,6 +117,7 @@ export class Limiter {
   async refund(key: Word, rule: QuotaRule, options: RefundOptions = {}): Promise<Refund> {
     const { cost, atMs } = options;
     if (checked<Rule>(rule).kind === "lease") throw new TypeError("a lease is not refunded but released");
+    if (atMs !== undefined) integer("atMs", atMs, 0);
     const behind = named(rule, { cost, at: atMs });
     if (atMs !== undefined) behind.push("AT", String(atMs));
     const reply = await this.#giveBack("refund", key, behind, options);
@@ -196,7 +196,7 @@ export class Limiter {
   /** Ends leases: `RL.RELEASE`. Resolves with how many there were; releasing twice is no error. */
   async release(key: Word, ...holders: [Word, ...Word[]]): Promise<number> {
     if (holders.length === 0) throw new TypeError("release needs a holder");
-    for (const holder of holders) checkedWord("a holder", holder);
+    for (const holder of holders) holding(holder);
     const released = readInteger(await this.#giveBack("release", key, holders, {}), "a number of leases");
     this.#queue.free(memoryKey(key));
     return released;

@@ -76,7 +76,7 @@ export interface CallOptions {
 }
 
 export interface AcquireOptions extends CallOptions {
-  /** Who asks for the lease; of `acquire`, `hold` and `peek` a random UUID unless given. */
+  /** Who asks for the lease; of `acquire`, `hold` and `wait` a random UUID unless given. */
   readonly holder?: Word;
 }
 
@@ -97,7 +97,7 @@ export type HitOptions<R extends Rule = SlidingRule> = R extends LeaseRule
     ? TurnOptions
     : WindowHitOptions;
 
-/** What a peek may say. A lease has no cost; without a `holder` it is somebody new who asks. */
+/** What a peek may say. A lease has no cost. */
 export type PeekOptions<R extends Rule = SlidingRule> = R extends LeaseRule ? AcquireOptions : TurnOptions;
 
 export interface RefundOptions extends CallOptions {

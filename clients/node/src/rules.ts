@@ -6,6 +6,7 @@ import {
   holding,
   integer,
   known,
+  LONGEST_MS,
   MOST,
   milliseconds,
   readDuration,
@@ -195,6 +196,9 @@ export function throttle(rate: Rate, options: ThrottleOptions = {}): ThrottleRul
   const factor = 1000 / gcd(windowMs, 1000);
   const count = integer("the limit of a throttle", limit * factor, 1);
   const period = (windowMs * factor) / 1000;
+  if (period * 1000 > LONGEST_MS) {
+    throw new RangeError(`the window of a throttle is at most 2147483647 seconds in whole ones, not ${show(rate)}`);
+  }
   if (count > period * 1e9) throw new RangeError(`${show(rate)} is more than one unit a nanosecond`);
   const burst = integer("burst", options.burst ?? limit - 1, 0, MOST - 1);
   return { kind: "throttle", burst, count, period, ...common(options) };

@@ -146,6 +146,22 @@ async function call(limiter: Limiter, given: Any): Promise<Any> {
   }
 }
 
+test("half of a surrogate pair is no text: it would share a key with all others", async () => {
+  const connection = recorder();
+  const limiter = new Limiter(connection, { mode: "module" });
+  const half = "user \ud800";
+  for (const calling of [
+    limiter.hit(half, sliding("5/s")),
+    limiter.reset(half),
+    limiter.release("k", half),
+    limiter.acquire("k", lease(1, 60), { holder: half }),
+  ]) {
+    await assert.rejects(calling, /half of a surrogate pair/);
+  }
+  assert.deepEqual(connection.sent, []);
+  await assert.rejects(limiter.hit("user \u{1f600}", sliding("5/s")), /WRONGTYPE/);
+});
+
 describe("rates", () => {
   const { valid, invalid } = read("rates");
   for (const given of valid) {

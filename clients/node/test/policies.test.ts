@@ -470,7 +470,7 @@ describe("with a server", () => {
     }
     await eventually("what was charged is, and the rest is given back", async () => {
       const used = async (key: string) => (await limiter.peek(key, rule, { cost: 0 })).used;
-      const places = await limiter.peek("left:jobs", jobs);
+      const places = await limiter.peek("left:jobs", jobs, { holder: "h" });
       return (await used("left")) === 3 && (await used("reserved")) === 0 && places.used === 1;
     });
   });
@@ -536,7 +536,7 @@ describe("with a server", () => {
       server.resume();
       await eventually("nothing is held", async () => {
         const places = await made()
-          .peek(`late:${name}`, lease(1, 60))
+          .peek(`late:${name}`, lease(1, 60), { holder: "h" })
           .catch(() => undefined);
         return places?.used === 1 && (await server.run("EXISTS", `late:${name}`)) === 0;
       });

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from typing import Any
 
+import fastapi
 import httpx
 import pytest
 import redis.asyncio
@@ -16,6 +17,7 @@ from fastapi.responses import PlainTextResponse
 
 from redis_rl import AsyncLimiter, Limiter, Rule, lease, sliding
 from redis_rl.fastapi import RateLimit, RateLimitExceeded, RateLimitHeaders, key_for, problem_response
+from redis_rl.starlette import rate_limit
 from servers import Server
 from test_http import connect, parsed, requests, serving, statuses
 
@@ -27,8 +29,12 @@ PROBLEM = {
 }
 
 
-INNER = ("/v1/inner/{}", "/v2/inner/{}")
+INNER = ("/v1/inner/{}", "/v2/inner/{}", "/v1/plain/{}", "/v2/inner/plain/{}")
 """A router in a router that is included under two prefixes."""
+MOUNTS: tuple[str, ...] = ("/v1/mount/{}/1", "/v1/inner/mount/{}/1", "/v2/mount/{}/1", "/v2/mount/{}/again/1")
+"""What is mounted there, which FastAPI leaves out before 0.137."""
+if tuple(map(int, fastapi.__version__.split(".")[:2])) < (0, 137):
+    MOUNTS = ()
 
 
 def application(limiter: AsyncLimiter) -> FastAPI:
@@ -76,6 +82,13 @@ def application(limiter: AsyncLimiter) -> FastAPI:
     async def anywhere(number: int) -> str:
         return "anywhere"
 
+    # Other kinds of routes, in a router that is included.
+    below = FastAPI()
+    below.get("/{number}", dependencies=limited("3/hour"))(anywhere)
+    below.get("/again/{number}", dependencies=limited("3/hour"))(anywhere)
+    twice.mount("/mount/{tenant}", below)
+    plain = rate_limit(limiter, sliding("3/hour"), timeout=30)(lambda request: PlainTextResponse("plain"))
+    twice.add_route("/plain/{number}", plain)
     outer = APIRouter()
     outer.include_router(twice, prefix="/inner")
     for prefix in ("/v1", "/v2"):
@@ -97,7 +110,7 @@ async def test_limits_of_path_operations(server: Server) -> None:
     with serving(application(limiter), limiter) as url:
         async with requests(url) as client:
             # Whatever the value in the path, and one path after the other: each has three.
-            for path in ("/item/{}", "/users/{}", "/orders/{}", "/inside/item/{}", "/v1/{}", "/v2/{}", *INNER):
+            for path in ("/item/{}", "/users/{}", "/orders/{}", "/inside/item/{}", "/v1/{}", "/v2/{}", *INNER, *MOUNTS):
                 responses = [await client.get(path.format(number)) for number in range(5)]
                 assert [response.status_code for response in responses] == [200, 200, 200, 429, 429], path
             names = ("users", "orders", "users", "orders")
@@ -279,7 +292,7 @@ async def test_websockets(server: Server, aio: AsyncLimiter) -> None:
     app = FastAPI()
     app.include_router(router)
 
-    async def connected() -> list[Any]:
+    async def connected(prefix: str = "") -> list[Any]:
         sent: list[Any] = []
 
         async def receive() -> dict[str, str]:
@@ -288,15 +301,20 @@ async def test_websockets(server: Server, aio: AsyncLimiter) -> None:
         async def send(message: Any) -> None:
             sent.append(message)
 
-        scope = {"type": "websocket", "path": "/ws", "headers": [], "client": ("203.0.113.7", 1), "query_string": b""}
+        scope = {"type": "websocket", "path": f"{prefix}/ws", "headers": [], "query_string": b""}
+        scope["client"] = ("203.0.113.7", 1)
         await app(scope, receive, send)
         return sent
 
     for _ in range(2):
         accepted, text, _ = await connected()
         assert (accepted["type"], text["text"]) == ("websocket.accept", "server")
-    (closed,) = await connected()
-    assert (closed["type"], closed["code"]) == ("websocket.close", 1013)
+    for prefix in ("/v1", "/v2"):
+        app.include_router(router, prefix=prefix)
+        assert [(await connected(prefix))[0]["type"] for _ in range(2)] == ["websocket.accept"] * 2
+    for prefix in ("", "/v1", "/v2"):
+        (closed,) = await connected(prefix)
+        assert (closed["type"], closed["code"]) == ("websocket.close", 1013)
 
 
 async def test_a_named_limit_in_memory(caplog: pytest.LogCaptureFixture) -> None:

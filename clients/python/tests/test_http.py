@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import logging
 import os
 import shutil
@@ -336,6 +337,29 @@ async def test_identities(server: Server, aio: AsyncLimiter) -> None:
     assert await status(behind, from_address("10.0.0.1", "unknown")) == 403
 
 
+async def test_a_response_that_is_sent_again(server: Server, aio: AsyncLimiter) -> None:
+    """An application may keep the messages of an answer that is always the same."""
+    start: dict[str, Any] = {"type": "http.response.start", "status": 204, "headers": [(b"x-own", b"1")]}
+
+    async def same(scope: Any, receive: Any, send: Any) -> None:
+        await send(start)
+        await send({"type": "http.response.body"})
+
+    app = RateLimitMiddleware(same, limiter=aio, rule=sliding("9/hour"), timeout=10)
+    for left in (8, 7):
+        sent = await call(app, from_address("203.0.113.7"))
+        assert [value.split(b";")[1] for name, value in sent[0]["headers"] if name == b"ratelimit"] == [b"r=%d" % left]
+    assert len(start["headers"]) == 1
+
+
+async def test_a_key_that_is_no_text(server: Server, aio: AsyncLimiter) -> None:
+    """JSON may have half a character, which UTF-8 has not."""
+    key = lambda scope: json.loads(scope["body"])  # noqa: E731
+    app = RateLimitMiddleware(nothing, limiter=aio, rule=sliding("1/hour"), key=key, timeout=10)
+    for body in (rb'"\ud800"', rb'"a\udfffb"'):
+        assert [await status(app, {"type": "http", "body": body}) for _ in range(2)] == [204, 429]
+
+
 async def test_limits_that_depend_on_the_request(server: Server, aio: AsyncLimiter) -> None:
     def rule(scope: Any) -> Rule | None:
         path = scope["path"]
@@ -366,6 +390,28 @@ async def test_a_flood_is_denied_from_memory(server: Server, aio: AsyncLimiter) 
     # A call a second, and the first denial, and what was left of the first second.
     assert aio.statistics.denied - aio.statistics.denied_from_memory <= took + 2
     assert aio.statistics.denied == 499
+
+
+@pytest.mark.parametrize("places", [5, 1])
+async def test_a_flood_beside_a_lease(
+    server: Server, aio: AsyncLimiter, monkeypatch: pytest.MonkeyPatch, places: int
+) -> None:
+    """What a window denies, whoever wants the place, and also where none is free for longer."""
+    monkeypatch.setattr("redis_rl._memory.LONGEST", 60.0)
+    place = lease(places, 7200, name="place")
+    rules: list[tuple[Any, Rule]] = [(lambda scope: "k", sliding("1/hour", name="rate")), (lambda scope: "k", place)]
+    app = RateLimitMiddleware(nothing, limiter=aio, rules=rules, timeout=10)
+    assert await status(app, from_address("203.0.113.7")) == 204
+    key = key_for(place, "k")
+    assert await aio.acquire(key, place, holder="other")
+    assert [await status(app, from_address("203.0.113.7")) for _ in range(20)] == [429] * 20
+    assert (aio.statistics.denied, aio.statistics.denied_from_memory) == (20, 19)
+    await aio.reset(key_for(sliding("1/hour", name="rate"), "k"))
+    # A lease alone is asked for each time.
+    assert [await status(app, from_address("203.0.113.7")) for _ in range(3)] == (
+        [429] * 3 if places == 1 else [204, 429, 429]
+    )
+    assert aio.statistics.denied_from_memory == (19 if places == 1 else 20)
 
 
 def test_a_loop_for_each_request(server: Server) -> None:

@@ -135,6 +135,34 @@ def test_a_turn_at_the_end_of_asyncio_run(real: Server, limiter: Limiter) -> Non
     assert (limiter.peek("t", rule).retry_after or 0) <= 60
 
 
+@pytest.mark.parametrize("call", ["wait", "turn", "acquire", "reserve"])
+def test_a_call_at_the_end_of_asyncio_run(real: Server, forwarder: Forwarder, limiter: Limiter, call: str) -> None:
+    """Its answer is on its way: what it has taken is given back."""
+    rule = sliding("1/minute")
+
+    async def main() -> None:
+        aio = AsyncLimiter(redis.asyncio.Redis(port=forwarder.port), timeout=10)
+        assert await aio.hit("t", rule)
+        calls: dict[str, Any] = {
+            "wait": lambda: aio.wait("t", rule, timeout=600),
+            "turn": lambda: aio.turn("t", rule, 600),
+            "acquire": lambda: aio.acquire("l", lease(1, 60)),
+            "reserve": lambda: aio.reserve("r", rule, 1),
+        }
+        forwarder.hang()
+        asking = asyncio.ensure_future(calls[call]())
+        await asyncio.sleep(0.1)
+        assert not asking.done()
+        resumes.start()
+
+    resumes = threading.Timer(0.2, forwarder.resume)
+    asyncio.run(main())
+    resumes.join()
+    assert (limiter.peek("t", rule).retry_after or 0) <= 60
+    assert held(real, "l") == 0
+    assert limiter.peek("r", rule, cost=0).used == 0
+
+
 def test_a_turn_of_a_thread_that_is_interrupted(
     real: Server, limiter: Limiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,6 +300,41 @@ async def test_requests_that_are_left(real: Server, aio: AsyncLimiter) -> None:
     await released(real, "rl:first:{k}")
     await released(real, "rl:second:{k}")
     assert not any("_keep" in repr(task) for task in asyncio.all_tasks())
+
+
+async def test_calls_of_a_task_that_was_cancelled(real: Server, forwarder: Forwarder) -> None:
+    """As it cleans up: its calls end at their deadlines, and are no further cancellation."""
+    found: list[str] = []
+
+    async def work(aio: AsyncLimiter, busy: AsyncLimiter) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            try:
+                await aio.hit("a", RULE)
+            except Unavailable as error:
+                found.append(str(error))
+            # In line behind another one.
+            found.append(str((await busy.wait("l", lease(1, 60), timeout=0.2)).allowed))
+
+    async with (
+        redis.asyncio.Redis(port=forwarder.port) as client,
+        AsyncLimiter(client, timeout=0.3) as aio,
+        redis.asyncio.Redis(port=real.port) as other,
+        AsyncLimiter(other, timeout=10) as busy,
+    ):
+        await busy.acquire("l", lease(1, 60), holder="other")
+        first = asyncio.create_task(busy.wait("l", lease(1, 60), timeout=60))
+        task = asyncio.create_task(work(aio, busy))
+        await asyncio.to_thread(until, "the line has its denial", lambda: busy.statistics.denied)
+        forwarder.hang()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        forwarder.resume()
+        await busy.release("l", "other")
+        assert await first
+    assert found == ["the server has not answered in time", "False"]
 
 
 @pytest.fixture
@@ -484,15 +547,16 @@ def test_from_url(real: Server) -> None:
         assert limiter.name == "api"
 
 
-def test_no_thread_is_to_be_had(real: Server, limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As at the end of the process, or where a container has as many as it may have."""
+@pytest.mark.parametrize("step", ["start", "__init__"])
+def test_no_thread_is_to_be_had(real: Server, limiter: Limiter, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """As at the end of the process, where a container has as many as it may have, or in a sub-interpreter."""
     assert limiter.hit("a", RULE)
 
-    def none(thread: threading.Thread) -> None:
+    def none(thread: threading.Thread, **options: Any) -> None:
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", none)
+        patched.setattr(threading.Thread, step, none)
         # The server is to be probed, in the background.
         patched.setattr("redis_rl._sync.core.PROBE_EVERY", 0.0)
         limiter._core._probe_at.update(dict.fromkeys(limiter._core._probe_at, 0.0))

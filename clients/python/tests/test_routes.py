@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import fastapi
 import flask
 import httpx
 import pytest
+from flask.views import MethodView
 from starlette.applications import Starlette
 from starlette.endpoints import HTTPEndpoint
 from starlette.requests import Request
@@ -22,11 +24,19 @@ from redis_rl import AsyncLimiter, Limiter, Rule, lease, sliding
 from servers import Server
 
 RULE = sliding("3/hour")
-PATHS = ("/item/{}", "/again/{}", "/v1/item/{}", "/v2/item/{}", "/method/{}", "/plain/{}")
+PATHS = ("/item/{}", "/again/{}", "/v1/item/{}", "/v2/item/{}", "/method/{}", "/plain/{}", "/object/{}", "/partial/{}")
 """Routes whose templates, or whose places, are different."""
 
 
-async def test_routes_of_starlette(server: Server, aio: AsyncLimiter) -> None:
+@pytest.mark.parametrize("older", [False, True])
+async def test_routes_of_starlette(
+    server: Server, aio: AsyncLimiter, monkeypatch: pytest.MonkeyPatch, older: bool
+) -> None:
+    if older:
+        # A request does not know its route.
+        operation: Any = starlette_adapter.operation
+        without: Any = lambda scope: {name: value for name, value in scope.items() if name != "route"}  # noqa: E731
+        monkeypatch.setattr(starlette_adapter, "operation", lambda scope, name: operation(without(scope), name))
     limited = starlette_adapter.rate_limit(aio, RULE, timeout=10)
 
     @limited
@@ -37,6 +47,14 @@ async def test_routes_of_starlette(server: Server, aio: AsyncLimiter) -> None:
         @limited
         async def get(self, request: Request) -> PlainTextResponse:
             return PlainTextResponse("method")
+
+        @limited
+        async def put(self, request: Request) -> PlainTextResponse:
+            return PlainTextResponse("another")
+
+    class Object:
+        async def __call__(self, request: Request) -> PlainTextResponse:
+            return PlainTextResponse("object")
 
     @limited
     def plain(request: Request) -> PlainTextResponse:
@@ -51,6 +69,8 @@ async def test_routes_of_starlette(server: Server, aio: AsyncLimiter) -> None:
             Mount("/v2", app=Starlette(routes=inside)),
             Route("/method/{number}", Items),
             Route("/plain/{number}", plain),
+            Route("/object/{number}", limited(Object())),
+            Route("/partial/{number}", limited(partial(Object()))),
         ]
     )
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://a") as client:
@@ -60,6 +80,40 @@ async def test_routes_of_starlette(server: Server, aio: AsyncLimiter) -> None:
             assert [answer.headers["RateLimit"].split(";")[1] for answer in answers] == ["r=2", "r=1", "r=0", "r=0"]
             assert answers[3].headers["Content-Type"] == "application/problem+json"
             assert answers[3].json()["violated-policies"] == ["3600s"]
+        assert (await client.put("/method/1")).headers["RateLimit"].split(";")[1] == "r=2"
+
+
+async def test_a_mount_with_values(server: Server, aio: AsyncLimiter) -> None:
+    """Who varies them has no more, and keys as long as the template; the order of the mounts is Starlette's."""
+    hello = starlette_adapter.rate_limit(aio, RULE, timeout=10)(lambda request: PlainTextResponse("hello"))
+    inside = Mount("/{number:int}", routes=[Route("/item", hello)])
+    tenants = [Mount("/tenants/me", routes=[Route("/item", hello)]), Mount("/tenants", routes=[inside])]
+    app = Starlette(
+        routes=[Mount("/v1", app=Starlette(routes=[Mount("", routes=tenants)])), Mount("/v2", routes=tenants)]
+    )
+    transport = httpx.ASGITransport(app=app, root_path="/api")
+    async with httpx.AsyncClient(transport=transport, base_url="http://a/api") as client:
+        for path in ("/v1/tenants/{}/item", "/v2/tenants/{}/item"):
+            answers = [await client.get(path.format(value)) for value in ("7", "007", "8", "9" * 99)]
+            assert [answer.status_code for answer in answers] == [200, 200, 200, 429], path
+            assert (await client.get(path.format("me"))).status_code == 200
+
+
+async def test_handlers_of_errors(server: Server, aio: AsyncLimiter, limiter: Limiter) -> None:
+    """A page that does not exist has no route, and its method is the client's choice."""
+
+    @starlette_adapter.rate_limit(aio, RULE, timeout=10)
+    async def missing(request: Request, error: Exception) -> PlainTextResponse:
+        return PlainTextResponse("missing", 404)
+
+    app = Starlette(exception_handlers={404: missing})
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://a") as client:
+        answers = [(await client.request(f"M{number}", f"/{number}")).status_code for number in range(4)]
+    site = flask.Flask("site")
+    nowhere = flask_adapter.rate_limit(limiter, RULE, timeout=10)(lambda error: ("missing", 404))
+    site.register_error_handler(404, nowhere)
+    found = [site.test_client().open(f"/{number}", method=f"M{number}").status_code for number in range(4)]
+    assert answers == found == [404, 404, 404, 429]
 
 
 def flask_app(limiter: Limiter) -> flask.Flask:
@@ -74,6 +128,23 @@ def flask_app(limiter: Limiter) -> flask.Flask:
     app.get("/again/<number>", endpoint="again")(item)
     items = flask.Blueprint("items", __name__)
     items.get("/item/<number>", endpoint="item")(item)
+
+    class Items(MethodView):
+        @limited
+        def get(self, number: int) -> str:
+            return "method"
+
+        @limited
+        async def put(self, number: int) -> str:
+            return "another"
+
+    class Object:
+        async def __call__(self, number: int) -> str:
+            return "object"
+
+    app.add_url_rule("/method/<number>", view_func=Items.as_view("items"))
+    app.add_url_rule("/object/<number>", "object", limited(Object()))
+    app.add_url_rule("/partial/<number>", "partial", limited(partial(Object())))
     for version in ("v1", "v2"):
         app.register_blueprint(items, url_prefix=f"/{version}", name=version)
     return app
@@ -83,12 +154,13 @@ def test_routes_of_flask(server: Server, limiter: Limiter) -> None:
     app = flask_app(limiter)
     app.wsgi_app = DispatcherMiddleware(app.wsgi_app, {"/mounted": app.wsgi_app})  # type: ignore[method-assign]
     client = app.test_client()
-    for path in (*PATHS[:4], "/mounted/item/{}"):
+    for path in (*(path for path in PATHS if "plain" not in path), "/mounted/item/{}"):
         answers = [client.get(path.format(number)) for number in range(4)]
         assert [answer.status_code for answer in answers] == [200, 200, 200, 429], path
         assert [answer.headers["RateLimit"].split(";")[1] for answer in answers] == ["r=2", "r=1", "r=0", "r=0"]
         assert answers[3].mimetype == "application/problem+json"
         assert (answers[3].get_json() or {})["violated-policies"] == ["3600s"]
+    assert client.put("/method/1").headers["RateLimit"].split(";")[1] == "r=2"
 
 
 async def test_an_endpoint_without_its_request(aio: AsyncLimiter) -> None:
@@ -142,6 +214,18 @@ async def test_functions_get_the_request(server: Server, aio: AsyncLimiter, limi
         flask_adapter.rate_limit(limiter, lease(1, 1))
     with pytest.raises(TypeError, match="AsyncLimiter"):
         starlette_adapter.rate_limit(limiter, RULE)  # type: ignore[arg-type]
+
+
+def test_a_key_of_a_form(limiter: Limiter) -> None:
+    """The middleware's request leaves the body to the application, and says so where a key function asks for it."""
+    site = flask.Flask("site")
+    site.post("/")(lambda: flask.request.form["user"])
+    site.wsgi_app = flask_adapter.RateLimitMiddleware(  # type: ignore[method-assign]
+        site.wsgi_app, limiter=limiter, rule=RULE, key=lambda request: request.form["user"]
+    )
+    site.testing = True
+    with pytest.raises(RuntimeError, match="shallow=True"):
+        site.test_client().post("/", data={"user": "me"})
 
 
 async def test_a_request_with_two_limits_is_told_of_both(server: Server, aio: AsyncLimiter, limiter: Limiter) -> None:

@@ -24,10 +24,11 @@ use axum::routing::get;
 use redis_rl_client::{Limiter, Mode, Options, RateLimitLayer, Rule, redis};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
 
-use load::spent;
+use load::{cpu_of, is_whole, spent};
 use support::{Has, Server};
 
 /// Connections that ask at the same time.
@@ -179,14 +180,9 @@ fn median(mut figures: Vec<f64>) -> f64 {
 /// How long each request took, and how many got a 200.
 async fn ask(address: SocketAddr, length: Duration) -> (Vec<Duration>, usize) {
     let end = Instant::now() + length;
-    let clients: Vec<_> = (0..CLIENTS).map(|_| tokio::spawn(client(address, end))).collect();
-    let (mut times, mut allowed) = (Vec::new(), 0);
-    for client in clients {
-        let (more, fine) = client.await.unwrap();
-        times.extend(more);
-        allowed += fine;
-    }
-    (times, allowed)
+    let clients: JoinSet<_> = (0..CLIENTS).map(|_| client(address, end)).collect();
+    let (times, allowed): (Vec<_>, Vec<_>) = clients.join_all().await.into_iter().unzip();
+    (times.concat(), allowed.into_iter().sum())
 }
 
 /// Asks again and again on one connection.
@@ -205,21 +201,4 @@ async fn client(address: SocketAddr, end: Instant) -> (Vec<Duration>, usize) {
         allowed += usize::from(buffer.starts_with(b"HTTP/1.1 200"));
     }
     (times, allowed)
-}
-
-/// Whether a response is there to its end. All of these have a content-length.
-fn is_whole(buffer: &[u8]) -> bool {
-    let Ok(text) = std::str::from_utf8(buffer) else { return false };
-    let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
-    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
-    length.and_then(|length| length.parse::<usize>().ok()).is_some_and(|length| body.len() >= length)
-}
-
-/// Seconds of processor that a process has taken, from Linux' count of hundredths.
-fn cpu_of(process: u32) -> f64 {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("a process that runs");
-    // Behind the name, which is in parentheses and may hold blanks.
-    let (_, fields) = stat.rsplit_once(')').expect("a name");
-    let ticks = |place| fields.split_whitespace().nth(place).and_then(|text| text.parse::<f64>().ok());
-    ticks(11).zip(ticks(12)).map(|(user, system)| (user + system) / 100.0).expect("its time")
 }

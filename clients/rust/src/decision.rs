@@ -117,6 +117,11 @@ impl Decision {
         &self.rule
     }
 
+    /// Who holds the lease, of one that was granted.
+    pub fn holder(&self) -> Option<&[u8]> {
+        if let Rule::Lease(rule) = &self.rule { rule.holder.as_deref().filter(|_| self.allowed) } else { None }
+    }
+
     /// The window that binds, as a value of its own.
     pub fn state(&self) -> State {
         self.state

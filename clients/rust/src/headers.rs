@@ -2,6 +2,7 @@
 //!
 //! Times are rounded up to seconds, so that a client that waits as long as it is told is let in.
 
+use std::collections::HashSet;
 use std::fmt::Write;
 use std::slice;
 use std::time::Duration;
@@ -118,11 +119,13 @@ pub(crate) fn policies<'a>(rules: impl IntoIterator<Item = (&'a Rule, &'a [State
     for (rule, states) in rules {
         policies_of(rule, states, &mut all);
     }
-    let names: Vec<String> = all.iter().map(|policy| policy.name.clone()).collect();
-    for (index, policy) in all.iter_mut().enumerate() {
-        let before = names.iter().take(index).filter(|name| **name == policy.name).count();
-        if before > 0 {
-            policy.name = format!("{}-{}", policy.name, before + 1);
+    let mut taken = HashSet::new();
+    for policy in &mut all {
+        let alike = policy.name.clone();
+        let mut number = 2;
+        while !taken.insert(policy.name.clone()) {
+            policy.name = format!("{alike}-{number}");
+            number += 1;
         }
     }
     all

@@ -124,6 +124,12 @@ impl Held {
         &self.decision
     }
 
+    /// The decision, of a lease that the caller gives back by its holder.
+    pub(crate) fn kept(mut self) -> Decision {
+        self.armed = false;
+        self.decision.clone()
+    }
+
     /// Whether the lease is over: it was not renewed in time, or the server refused to. Once lost it stays lost.
     pub fn is_lost(&self) -> bool {
         self.hold.is_lost()

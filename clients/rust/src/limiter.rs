@@ -29,7 +29,7 @@ use crate::error::{
 use crate::lines::Lines;
 use crate::mode::{LIBRARY, Mode};
 use crate::options::{Event, Options, Stats};
-use crate::rates::seconds;
+use crate::rates::{MOST_UNITS, seconds};
 use crate::rule::{Counting, Rule, Turning, Use};
 
 /// The pause before a call is sent again whose keys are between two nodes, at first and at most.
@@ -314,6 +314,10 @@ impl Limiter {
     async fn refund_units(&self, key: &[u8], rule: Rule, at: Option<SystemTime>) -> Result<Refund, Error> {
         rule.check(Use::Hit)?;
         let at = at.map(unix_millis);
+        if let Some(at) = at.filter(|at| *at > MOST_UNITS) {
+            let range = format!("from 0 to {MOST_UNITS} ms after 1970");
+            return Err(InvalidArgument(format!("the time of a refund must be {range}, not {at}")).into());
+        }
         let clock = at.map_or_else(Clock::now, Clock::at);
         let call = Call::new(Command::REFUND, self.prefixed(key), move |cmd, clock| {
             rule.write(cmd, clock, true);

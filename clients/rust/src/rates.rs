@@ -8,7 +8,7 @@ pub(crate) use sealed::Windows;
 
 /// 2^53 - 1, the largest limit and cost.
 pub(crate) const MOST_UNITS: u64 = (1 << 53) - 1;
-const MOST_MILLIS: u64 = 2_147_483_647_000;
+pub(crate) const MOST_MILLIS: u64 = 2_147_483_647_000;
 const MOST_WINDOWS: usize = 16;
 
 /// At most `limit` units in a length of time.

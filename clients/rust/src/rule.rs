@@ -11,7 +11,7 @@ use crate::clock::Clock;
 use crate::command::Command;
 use crate::common::{Common, Reserved, printable};
 use crate::error::InvalidArgument;
-use crate::rates::{MOST_UNITS, Rates, Window, ordered, seconds};
+use crate::rates::{MOST_MILLIS, MOST_UNITS, Rates, Window, ordered, seconds};
 
 /// A kind of rule, with the methods that it shares with others.
 macro_rules! kind {
@@ -308,6 +308,12 @@ impl Rule {
         // The command takes whole seconds: 5 in half a second are 10 in one.
         let factor = 1000 / gcd(millis, 1000);
         let (count, period) = (limit.saturating_mul(factor), millis * factor / 1000);
+        let longest = MOST_MILLIS / 1000;
+        if period > longest {
+            return Err(InvalidArgument(format!(
+                "the window of a throttle must be at most {longest} s in whole seconds, not {millis} ms"
+            )));
+        }
         if count > period.saturating_mul(1_000_000_000) || count > MOST_UNITS {
             return Err(InvalidArgument(format!(
                 "a throttle allows at most one unit a nanosecond, not {limit} in {millis} ms"

@@ -22,13 +22,15 @@ impl Limiter {
     /// [turn](Self::turn) and sleeps until that comes: one call, and nobody overtakes. By another rule, and where no turn is
     /// to be had, it sleeps for the exact wait and asks again. It answers with the denial at once where that is longer than
     /// what is left, or has no end. A place of a lease can be given back before the lease ends: it is asked for with growing
-    /// pauses, by one of all callers of this limiter that wait for it.
+    /// pauses, by one of all callers of this limiter that wait for it. A lease rule without a holder gets a random one, which
+    /// the decision has.
     ///
     /// While the server is unavailable it tries again each second. A call whose reply was lost is one of these: it may have
     /// been counted. If this future is dropped, its turn is given back.
     ///
     /// # Errors
-    /// As [`Error`] says; those of a server that is unavailable when the time is over.
+    /// As [`Error`] says; those of a server that is unavailable when the time is over; [`Error::Invalid`] for a sliding rule
+    /// that is forced or held.
     pub async fn wait(
         &self,
         key: impl AsRef<[u8]>,
@@ -37,8 +39,16 @@ impl Limiter {
     ) -> Result<Decision, Error> {
         let (key, rule) = (key.as_ref(), &rule.into());
         let let_in = self.until_let_in(key, matches!(rule, Rule::Lease(_)), timeout, |limiter, left| async move {
-            if !rule.takes_turns() {
-                return limiter.hit(key, rule).await.map(Attempt::of);
+            match rule {
+                Rule::Sliding(_) | Rule::Throttle(_) => {}
+                // With another holder each time: what a call takes whose reply comes too late is given back.
+                Rule::Lease(lease) if lease.holder.is_none() => {
+                    return Ok(match limiter.acquire(key, lease).await? {
+                        Attempt::Granted(held) => Attempt::Granted(held.kept()),
+                        Attempt::Denied(decision) => Attempt::Denied(decision),
+                    });
+                }
+                _ => return limiter.hit(key, rule).await.map(Attempt::of),
             }
             let decision = limiter.take_turn(key, rule, left).await?;
             if decision.allowed && !decision.wait.is_zero() {

@@ -69,7 +69,7 @@ impl Door {
     pub fn ticket(&self, watches: bool) -> Result<Ticket, Status> {
         let free = if watches { &self.watches } else { &self.requests };
         let one = Arc::clone(free).try_acquire_owned().map_err(|_| self.refusal())?;
-        Ok(Ticket { _one: one, _unread: None })
+        Ok(Ticket { _one: one, unread: None })
     }
 
     /// Bytes of the budget that all share.
@@ -93,24 +93,23 @@ impl Door {
         let answer = answer.into();
         let more = answer.len().saturating_sub(SMALL);
         let large = if more > 0 { Some(self.large(more)?) } else { None };
-        Ok(if large.is_none() && ticket.is_none() { answer } else { held(answer, (ticket, large)) })
+        Ok(if large.is_none() && ticket.is_none() { answer } else { Bytes::from_owner(Held(answer, (ticket, large))) })
     }
 }
 
-/// Bytes that keep something until they are written or thrown away.
-fn held(bytes: Bytes, what: impl Send + 'static) -> Bytes {
-    struct Held<T>(Bytes, #[allow(dead_code)] T);
-    impl<T> AsRef<[u8]> for Held<T> {
-        fn as_ref(&self) -> &[u8] {
-            &self.0
-        }
+/// An answer that keeps its ticket, and its part of the budget, until it is written or thrown away.
+struct Held(Bytes, #[allow(dead_code)] (Option<Ticket>, Option<OwnedSemaphorePermit>));
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
     }
-    Bytes::from_owner(Held(bytes, what))
 }
 
 pub struct Ticket {
     _one: OwnedSemaphorePermit,
-    _unread: Option<Arc<()>>,
+    /// `None`: of what has no end.
+    unread: Option<Arc<()>>,
 }
 
 /// The answers of a connection that its client has not read yet.
@@ -124,7 +123,7 @@ impl Unread {
     /// From now on the ticket is that of an answer.
     pub fn add(&self, ticket: Ticket) -> Ticket {
         let [now, _] = &*self.generations.lock();
-        Ticket { _unread: Some(Arc::clone(now)), ..ticket }
+        Ticket { unread: Some(Arc::clone(now)), ..ticket }
     }
 
     /// Ends when an answer has not been read for the time of one, or at most twice as long.
@@ -221,7 +220,7 @@ where
         Poll::Ready(frame.map(|frame| match frame.map_err(Into::into)?.into_data() {
             // The bytes keep the ticket now: `h2` may have them for long after the last was taken from here.
             Ok(bytes) => {
-                let ticket = self.ticket.take();
+                let ticket = self.ticket.take_if(|ticket| ticket.unread.is_some());
                 Ok(Frame::data(self.door.answer(bytes, ticket)?))
             }
             Err(trailers) => Ok(trailers),

@@ -47,11 +47,8 @@ async fn decide(State((service, door)): State<(Arc<Service>, Door)>, body: Body)
     match service.answer_from_outside(request).await {
         Err(status) => refusal(&status),
         Ok((answer, _)) => {
-            let status = match answer.overall_code() {
-                Code::Unknown => StatusCode::INTERNAL_SERVER_ERROR,
-                Code::Ok => StatusCode::OK,
-                Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
-            };
+            let denied = answer.overall_code() == Code::OverLimit;
+            let status = if denied { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
             match door.answer(json::response(&answer), None) {
                 Ok(text) => (status, [(header::CONTENT_TYPE, "application/json")], text).into_response(),
                 Err(refused) => refusal(&refused),
@@ -97,13 +94,10 @@ pub fn metrics(samples: Arc<Samples>, path: String, tags: Vec<(String, String)>)
         if uri.path() != path {
             return StatusCode::NOT_FOUND.into_response();
         }
-        match metrics::times_and_process(&samples.service.stats, &tags) {
-            Ok(others) => {
-                let lines = metrics::lines(samples.rows(), tags).chain([others]);
-                ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], written(lines)).into_response()
-            }
-            Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
-        }
+        let others = metrics::times_and_process(&samples.service.stats, &tags);
+        let others = others.unwrap_or_else(|error| format!("# {error}\n"));
+        let lines = metrics::lines(samples.rows(), tags).chain([others]);
+        ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], written(lines)).into_response()
     };
     Router::new().fallback(get(scrape))
 }

@@ -114,6 +114,10 @@ pub fn tcp(address: &str) -> io::Result<TcpListener> {
         socket.listen(BACKLOG)
     };
     let none = Err(io::Error::new(io::ErrorKind::NotFound, "no such address"));
+    // Without a host it is every address, those of IPv4 alone where there are no others.
+    if address.starts_with(':') {
+        return tcp(&format!("[::]{address}")).or_else(|_| tcp(&format!("0.0.0.0{address}")));
+    }
     address.to_socket_addrs()?.fold(none, |listening, address| listening.or_else(|_| listen(address)))
 }
 

@@ -8,7 +8,7 @@ use super::samples::{Sample, Value};
 use crate::stats::Stats;
 
 /// Labels that samples have of their own.
-const LABELS: [&str; 8] = ["domain", "key1", "key2", "err_type", "grpc_method", "port", "mode", "le"];
+const LABELS: [&str; 9] = ["__name__", "domain", "key1", "key2", "err_type", "grpc_method", "port", "mode", "le"];
 
 /// EXTRA_TAGS as labels: what a name of Prometheus cannot have becomes `_`.
 /// Two labels of a sample with one name would make Prometheus refuse all.

@@ -111,25 +111,25 @@ impl<'a> Loader<'a> {
     }
 
     fn limit(&self, descriptor: &Descriptor, limit: &definition::Limit, full_key: &str) -> Result<Limit, String> {
-        let refuse = |reason: String| match limit.line {
-            // Without a line the name has to tell which it is.
-            0 => self.refuse(0, format!("'{full_key}': {reason}")),
-            line => self.refuse(line, reason),
-        };
-        let (rates, rule) = self.rule(limit, &descriptor.key).map_err(refuse)?;
+        let refuse = |reason: String| self.refuse(limit.line, format!("'{full_key}': {reason}"));
+        let named = limit.algorithm.as_deref().map(Algorithm::parse).transpose().map_err(refuse)?;
+        let algorithm =
+            named.unwrap_or(if limit.calendar.is_some() { Algorithm::Fixed } else { self.options.algorithm });
+        let (rates, rule) = rated(limit, algorithm, &descriptor.key).map_err(refuse)?;
         let reserve = limit.reserve.as_ref().map(|reserve| self.reserve(reserve)).transpose().map_err(refuse)?;
         if reserve.is_some() && !matches!(rule, Some(Kind::Fixed(_) | Kind::Sliding(_) | Kind::Calendar { .. })) {
             return Err(refuse("only fixed and sliding windows and calendars can reserve".to_owned()));
         }
         if limit.replaces.iter().any(String::is_empty) {
-            return Err(refuse(format!("'{full_key}' replaces something without a name")));
+            return Err(refuse("it replaces something without a name".to_owned()));
         }
         if limit.replaces.contains(&limit.name) {
-            return Err(refuse(format!("'{full_key}' replaces itself")));
+            return Err(refuse("it replaces itself".to_owned()));
         }
         let mut made = Limit {
             stats: self.stats.limits.get(full_key, None),
             full_key: full_key.to_owned(),
+            algorithm,
             suffix: rule.as_ref().map(|rule| rule.suffix(&rates)).unwrap_or_default(),
             rates,
             rule,
@@ -160,71 +160,72 @@ impl<'a> Loader<'a> {
         }
         Ok(Reserve { estimate: reserve.units.into(), lease, holder: holder.to_owned() })
     }
+}
 
-    fn rule(&self, limit: &definition::Limit, key: &str) -> Result<(Vec<Shown>, Option<Kind>), String> {
-        let shown = |rate: &Rate, unit: Unit| Shown {
-            name: limit.name.clone(),
-            requests_per_unit: rate.requests_per_unit,
-            unit: unit.into(),
-        };
-        // What only this service has is not ignored, as it would be there.
-        let counts = limit.algorithm.is_some() || limit.burst.is_some() || !limit.rates.is_empty();
-        if limit.unlimited {
-            if unit_of(&limit.rate.unit).is_some() {
-                return Err("what is unlimited has no unit".to_owned());
-            }
-            if counts || limit.concurrency.is_some() || limit.calendar.is_some() {
-                return Err("what is unlimited counts nothing".to_owned());
-            }
-            return Ok((vec![shown(&limit.rate, Unit::Unknown)], None));
+/// The rates of a limit, and its rule.
+type Rated = (Vec<Shown>, Option<Kind>);
+
+fn rated(limit: &definition::Limit, algorithm: Algorithm, key: &str) -> Result<Rated, String> {
+    let shown = |rate: &Rate, unit: Unit| Shown {
+        name: limit.name.clone(),
+        requests_per_unit: rate.requests_per_unit,
+        unit: unit.into(),
+    };
+    // What only this service has is not ignored, as it would be there.
+    let counts = limit.algorithm.is_some() || limit.burst.is_some() || !limit.rates.is_empty();
+    if limit.unlimited {
+        if unit_of(&limit.rate.unit).is_some() {
+            return Err("what is unlimited has no unit".to_owned());
         }
-        if let Some(concurrency) = &limit.concurrency {
-            if counts || limit.rate != Rate::default() || limit.calendar.is_some() {
-                return Err("concurrency stands alone; a rate needs a descriptor of its own".to_owned());
-            }
-            if concurrency.units == 0 {
-                return Err("concurrency needs a limit of at least 1".to_owned());
-            }
-            let rule =
-                Rule::lease(concurrency.units.into(), lease(&concurrency.lease)?).map_err(|error| error.to_string())?;
-            let rate = Rate { requests_per_unit: concurrency.units, ..Rate::default() };
-            // Unless it says otherwise, the descriptor itself is the entry that says whose place it is.
-            let holder = if concurrency.holder.is_empty() { key.to_owned() } else { concurrency.holder.clone() };
-            return Ok((vec![shown(&rate, Unit::Unknown)], Some(Kind::Concurrency { rule, holder })));
+        if counts || limit.concurrency.is_some() || limit.calendar.is_some() {
+            return Err("what is unlimited counts nothing".to_owned());
         }
-        let named = limit.algorithm.as_deref().map(Algorithm::parse).transpose()?;
-        if let Some(calendar) = &limit.calendar {
-            let plain = named.is_none_or(|algorithm| algorithm == Algorithm::Fixed)
-                && limit.burst.is_none()
-                && limit.rates.is_empty()
-                && limit.rate.unit_multiplier.is_none();
-            if !plain {
-                return Err("a calendar has one rate of fixed windows, one unit long".to_owned());
-            }
-            let unit = unit_of(&limit.rate.unit).map_or(Unit::Unknown, |(unit, _)| unit);
-            let rule = of_calendar(limit.rate.requests_per_unit, unit, calendar)?;
-            return Ok((vec![shown(&limit.rate, unit)], Some(rule)));
-        }
-        let algorithm = named.unwrap_or(self.options.algorithm);
-        // The first rate stands in the limit itself, unless they are all in the list.
-        let own = if limit.rate == Rate::default() && !limit.rates.is_empty() { None } else { Some(&limit.rate) };
-        // In the order of their lengths, as the windows of a rule are.
-        let mut made = BTreeMap::new();
-        for rate in own.into_iter().chain(&limit.rates) {
-            let Some((unit, seconds)) = unit_of(&rate.unit) else {
-                return Err(format!("a unit is second, minute, hour, day, week, month or year, not '{}'", rate.unit));
-            };
-            let seconds = match rate.unit_multiplier {
-                Some(0) => return Err("a unit_multiplier is at least 1".to_owned()),
-                multiplier => seconds.saturating_mul(multiplier.unwrap_or(1).into()),
-            };
-            if made.insert(seconds, (shown(rate, unit), window(rate.requests_per_unit, seconds)?)).is_some() {
-                return Err(format!("two rates have the same length of {seconds} seconds"));
-            }
-        }
-        let (rates, windows): (_, Vec<_>) = made.into_values().unzip();
-        Ok((rates, Some(rule(algorithm, &windows, limit.burst)?)))
+        return Ok((vec![shown(&limit.rate, Unit::Unknown)], None));
     }
+    if let Some(concurrency) = &limit.concurrency {
+        if counts || limit.rate != Rate::default() || limit.calendar.is_some() {
+            return Err("concurrency stands alone; a rate needs a descriptor of its own".to_owned());
+        }
+        if concurrency.units == 0 {
+            return Err("concurrency needs a limit of at least 1".to_owned());
+        }
+        let rule =
+            Rule::lease(concurrency.units.into(), lease(&concurrency.lease)?).map_err(|error| error.to_string())?;
+        let rate = Rate { requests_per_unit: concurrency.units, ..Rate::default() };
+        // Unless it says otherwise, the descriptor itself is the entry that says whose place it is.
+        let holder = if concurrency.holder.is_empty() { key.to_owned() } else { concurrency.holder.clone() };
+        return Ok((vec![shown(&rate, Unit::Unknown)], Some(Kind::Concurrency { rule, holder })));
+    }
+    if let Some(calendar) = &limit.calendar {
+        let plain = algorithm == Algorithm::Fixed
+            && limit.burst.is_none()
+            && limit.rates.is_empty()
+            && limit.rate.unit_multiplier.is_none();
+        if !plain {
+            return Err("a calendar has one rate of fixed windows, one unit long".to_owned());
+        }
+        let unit = unit_of(&limit.rate.unit).map_or(Unit::Unknown, |(unit, _)| unit);
+        let rule = of_calendar(limit.rate.requests_per_unit, unit, calendar)?;
+        return Ok((vec![shown(&limit.rate, unit)], Some(rule)));
+    }
+    // The first rate stands in the limit itself, unless they are all in the list.
+    let own = if limit.rate == Rate::default() && !limit.rates.is_empty() { None } else { Some(&limit.rate) };
+    // In the order of their lengths, as the windows of a rule are.
+    let mut made = BTreeMap::new();
+    for rate in own.into_iter().chain(&limit.rates) {
+        let Some((unit, seconds)) = unit_of(&rate.unit) else {
+            return Err(format!("a unit is second, minute, hour, day, week, month or year, not '{}'", rate.unit));
+        };
+        let seconds = match rate.unit_multiplier {
+            Some(0) => return Err("a unit_multiplier is at least 1".to_owned()),
+            multiplier => seconds.saturating_mul(multiplier.unwrap_or(1).into()),
+        };
+        if made.insert(seconds, (shown(rate, unit), window(rate.requests_per_unit, seconds)?)).is_some() {
+            return Err(format!("two rates have the same length of {seconds} seconds"));
+        }
+    }
+    let (rates, windows): (_, Vec<_>) = made.into_values().unzip();
+    Ok((rates, Some(rule(algorithm, &windows, limit.burst)?)))
 }
 
 /// How long a reservation lasts that says nothing of it, and the entry that names its request.

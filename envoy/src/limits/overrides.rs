@@ -204,7 +204,8 @@ async fn follow_on_a_connection(
                 }
                 Ok(Some(_)) => {}
                 Err(_) if table.strong_count() == 0 => return Ok(()),
-                Err(_) => redis::cmd("PING").exec_async(&mut connection).await.map_err(wrong)?,
+                // In a cluster this fails where another node has the hash now.
+                Err(_) => redis::cmd("HLEN").arg(key).exec_async(&mut connection).await.map_err(wrong)?,
             }
         }
     }
@@ -252,5 +253,28 @@ mod tests {
         assert!(table.get("a=1").is_some());
         table.end();
         assert_eq!(table.some(5), [("b=1".to_owned(), vec![Rate { limit: 7, seconds: 86_400 }])]);
+    }
+
+    /// They are read into the room that they have, and what is gone goes in pieces, between which others look.
+    #[test]
+    fn fields_have_room_once() {
+        let table = Table::default();
+        let read = |numbers: std::ops::Range<usize>| {
+            table.begin(numbers.len());
+            let room = table.fields.read().rates.capacity();
+            let fields: Vec<_> =
+                numbers.map(|number| (format!("k={number}").into_bytes(), b"5/day".to_vec())).collect();
+            fields.chunks(PIECE).for_each(|piece| assert!(table.take(piece.to_vec()).is_empty()));
+            assert_eq!(table.fields.read().rates.capacity(), room);
+            table.end();
+        };
+        read(0..100_000);
+        let room = table.fields.read().rates.capacity();
+        read(0..100_000);
+        assert_eq!((table.len(), table.fields.read().rates.capacity()), (100_000, room));
+        // Most of them gone, and with them the room.
+        read(0..2500);
+        assert_eq!((table.len(), table.get("k=2499").is_some(), table.get("k=2500")), (2500, true, None));
+        assert!(table.fields.read().rates.capacity() < room / 4);
     }
 }

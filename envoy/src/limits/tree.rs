@@ -13,7 +13,7 @@ use super::overrides::{self, Table};
 use super::sources::{Source, Sources};
 use crate::few::Few;
 use crate::keys::escape;
-use crate::limit::{Algorithm, Found, Kind, Limit, Options, of_calendar, rule, seconds_of, window};
+use crate::limit::{Found, Kind, Limit, Options, UNITS, of_calendar, rule, seconds_of, window};
 use crate::messages::{RateLimitDescriptor, RateLimitOverride, Shown, Struct, Unit};
 use crate::stats::Stats;
 
@@ -99,13 +99,13 @@ impl Config {
     /// All limits, a line each, and some of those of Redis.
     pub fn dump(&self) -> String {
         let mut lines = Vec::new();
+        let line = |name: &str, rate: &Shown, rest: &str| {
+            let (unit, requests) = (rate.unit().as_str_name(), rate.requests_per_unit);
+            format!("{name}: unit={unit} requests_per_unit={requests}, {rest}\n")
+        };
         for limit in self.all() {
-            let Limit { full_key, rates, shadow_mode: shadow, quota_mode: quota, .. } = &**limit;
-            for rate in rates {
-                let (unit, requests) = (rate.unit().as_str_name(), rate.requests_per_unit);
-                let counts = format!("unit={unit} requests_per_unit={requests}");
-                lines.push(format!("{full_key}: {counts}, shadow_mode: {shadow}, quota_mode: {quota}\n"));
-            }
+            let modes = format!("shadow_mode: {}, quota_mode: {}", limit.shadow_mode, limit.quota_mode);
+            lines.extend(limit.rates.iter().map(|rate| line(&limit.full_key, rate, &modes)));
         }
         for (name, domain) in &self.domains {
             let Some(table) = &domain.overrides else { continue };
@@ -115,10 +115,8 @@ impl Config {
                 lines.push(format!("{name}: {more} more in {key}\n"));
             }
             for (field, rates) in fields {
-                for rate in rates.into_iter().map(shown_rate) {
-                    let (unit, requests) = (rate.unit().as_str_name(), rate.requests_per_unit);
-                    lines.push(format!("{name}.{field}: unit={unit} requests_per_unit={requests}, overrides: {key}\n"));
-                }
+                let (name, place) = (format!("{name}.{field}"), format!("overrides: {key}"));
+                lines.extend(rates.into_iter().map(|rate| line(&name, &shown_rate(rate), &place)));
             }
         }
         lines.sort_unstable();
@@ -182,15 +180,10 @@ impl Found {
                 of_calendar(rate.limit, *unit, calendar)
             }
             (Some(Kind::Concurrency { .. }) | None, _) => return self,
-            (Some(kind), _) => {
-                let algorithm = match kind {
-                    Kind::Sliding(_) => Algorithm::Sliding,
-                    Kind::Throttle(_) => Algorithm::Throttle,
-                    _ => Algorithm::Fixed,
-                };
+            (Some(_), _) => {
                 let windows: Result<Vec<_>, _> =
                     rates.iter().map(|rate| window(rate.limit, rate.seconds.into())).collect();
-                windows.and_then(|windows| rule(algorithm, &windows, None))
+                windows.and_then(|windows| rule(self.limit.algorithm, &windows, None))
             }
         };
         let Ok(made) = made else { return self };
@@ -203,10 +196,8 @@ impl Found {
 
 /// As it would be written: in the longest unit that its window is a multiple of.
 fn shown_rate(rate: overrides::Rate) -> Shown {
-    use Unit::{Day, Hour, Minute, Month, Second, Week, Year};
-    let units = [Year, Month, Week, Day, Hour, Minute, Second].into_iter();
-    let fits = |unit: &Unit| seconds_of(*unit).is_some_and(|seconds| u64::from(rate.seconds) % seconds == 0);
-    let unit = units.into_iter().find(fits).unwrap_or(Second);
+    let unit = UNITS.iter().rev().find(|(_, seconds)| u64::from(rate.seconds) % seconds == 0);
+    let unit = unit.map_or(Unit::Second, |(unit, _)| *unit);
     Shown { name: String::new(), requests_per_unit: rate.limit, unit: unit.into() }
 }
 

@@ -23,8 +23,10 @@ impl Refusal {
 
 /// Nested deeper than this, a file is refused: reading is recursive. Configurations have a handful of levels.
 const DEEPEST: usize = 200;
-/// An alias repeats what it stands for, and aliases of aliases multiply. No configuration comes near this.
+/// An alias repeats what it stands for, and aliases of aliases multiply. No configuration comes near this. Each of these bytes
+/// of a text counts as a node.
 const MOST_NODES: usize = 1_000_000;
+const BYTES: usize = 64;
 
 /// How the parser refuses a tab between a key's colon and its value.
 const TAB: &str = "not YAML: ':' must be followed by a valid YAML whitespace";
@@ -195,6 +197,7 @@ impl<'input, S: FnMut(Span)> Reader<'input, S> {
                 return Ok(node);
             }
             Event::Scalar(text, style, anchor, tag) => {
+                self.count(text.len() / BYTES)?;
                 let scalar = resolve(&text, style == ScalarStyle::Plain, tag.as_deref(), line)?;
                 (anchor, Kind::Scalar { text: text.into_owned(), scalar })
             }
@@ -364,6 +367,10 @@ mod tests {
             bomb += &format!("a{level}: &a{level} [{}]\n", below.repeat(10));
         }
         assert!(parse(&bomb).unwrap_err().reason.contains("repeat"));
+        // Few, and long.
+        let long = "x".repeat(1_000_000);
+        assert!(parse(&format!("a: &a {long}\nb: [{}]\n", "*a,".repeat(3000))).unwrap_err().reason.contains("repeat"));
+        assert!(parse(&format!("a: &a {long}\nb: [*a, {}]\n", format!("{long},").repeat(10))).is_ok());
     }
 
     #[test]

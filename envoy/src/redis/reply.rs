@@ -26,10 +26,10 @@ impl Failure {
         }
     }
 
-    /// Whether a sliding log does not take the units: a sorted set takes no more than a thousand at once, and a compact log may be
-    /// full.
+    /// Whether a counter does not take the units: a sorted set takes no more than a thousand at once, a compact log may be full,
+    /// and no number is above 2^63.
     pub fn is_too_heavy(&self) -> bool {
-        let texts = ["needs a compact log", "the log at this key is full"];
+        let texts = ["needs a compact log", "the log at this key is full", "would overflow"];
         matches!(self, Self::Permanent(reason) if texts.iter().any(|text| reason.contains(text)))
     }
 

@@ -133,12 +133,22 @@ impl Plan {
             };
             item.force = mode == Mode::Shadow && item.can_be_forced();
             used.part = self.parts.len();
+            let mut lower = false;
             if several {
-                used.part = *seen.entry(hasher.hash_one((&item.key, &item.holder))).or_insert(used.part);
+                let place = hasher.hash_one((&item.key, &item.holder));
+                let requests: Few<_> = limit.rates.iter().map(|rate| rate.requests_per_unit).collect();
+                let (part, lowest) = seen.entry(place).or_insert_with(|| (used.part, requests.clone()));
+                lower = requests < *lowest;
+                *lowest = requests.min(lowest.clone());
+                used.part = *part;
             }
             match self.parts.get_mut(used.part) {
                 Some(part) => {
                     part.item.units = part.item.units.saturating_add(units).min(MOST_UNITS);
+                    // One of them has a limit of the request, or of Redis.
+                    if lower {
+                        part.item.kind = item.kind;
+                    }
                     // Where one of the two is enforced, so is the sum.
                     if (mode as u8) < (part.mode as u8) {
                         part.mode = mode;
@@ -187,9 +197,8 @@ async fn limits(
 mod tests {
     use std::time::SystemTime;
 
-    use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-
     use super::*;
+    use crate::messages::{RateLimitDescriptor, RateLimitOverride, Unit};
     use crate::testing::{config, descriptor, hits, request, settings};
 
     const LIMITS: &str = "
@@ -235,6 +244,22 @@ mod tests {
         assert_eq!(holders, ["1", "2"]);
         // Those without a name are nobody else's.
         assert_eq!(parts([descriptor("place"), descriptor("place")]).len(), 2);
+    }
+
+    /// A limit that the request brings counts at the same key.
+    #[test]
+    fn of_two_limits_of_one_counter_the_lower_holds() {
+        let brings = |requests_per_unit| {
+            let limit = Some(RateLimitOverride { requests_per_unit, unit: Unit::Day.into() });
+            RateLimitDescriptor { limit, ..descriptor("five=a") }
+        };
+        for (first, second, limit) in [(descriptor("five=a"), brings(9), 5), (descriptor("five=a"), brings(3), 3)] {
+            for both in [[first.clone(), second.clone(), brings(7)], [brings(7), second, first]] {
+                let plan = plan(both, &Reservations::default()).unwrap();
+                let [Part { item, .. }] = &plan.parts[..] else { panic!("several parts") };
+                assert_eq!((item.units, item.kind.windows()[0].limit()), (3, limit));
+            }
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 
 use tonic::Code;
 
-use crate::support::{PATIENCE, Redis, Service, descriptor, http, request, said, until};
+use crate::support::{PATIENCE, Redis, Service, descriptor, http, http_with, request, said, until};
 
 const CONFIG: &str = "
 domain: d
@@ -175,4 +175,47 @@ async fn requests_that_are_given_up_are_bounded_as_others_are() {
     // What is small has room, and the others when these are decided.
     assert_eq!(service.hit("d", descriptor("five=a")).await, "OK 3");
     until("there is room", async || service.ask(holders()).await.is_ok()).await;
+}
+
+/// A message of a megabyte may have half a million entries without text.
+#[tokio::test]
+async fn a_request_of_any_number_of_entries_is_refused() {
+    let redis = Redis::with_module();
+    let mut service = Service::start(&redis, CONFIG, &[]).await;
+    let mut many = descriptor("five=a");
+    many.entries.resize(500_000, Default::default());
+    let json = format!("{{\"domain\":\"d\",\"descriptors\":[{{\"entries\":[{{}}{}]}}]}}", ",{}".repeat(300_000));
+    assert_eq!(service.ask(request("d", [many])).await.unwrap_err().code(), Code::ResourceExhausted);
+    assert_eq!(http(service.http, "POST", "/json", &json).0, 503);
+    assert_eq!(service.metric("redis_rl_refused_requests_total"), 2.0);
+    assert_eq!(service.hit("d", descriptor("five=a")).await, "OK 4");
+}
+
+/// One header may be the value of many keys: what it becomes in all of them has a bound for all requests together.
+#[tokio::test]
+async fn copies_of_a_header_are_bounded() {
+    let redis = Redis::with_module();
+    let each = |what: &str, last: &str| (0..200).map(|key| format!("{what}{key}{last}")).collect::<String>();
+    let sources = each("  k", ": {header: x-a}\n");
+    let limits = each("  - {key: k", ", rate_limit: {unit: day, requests_per_unit: 1000}}\n");
+    let config = format!("domain: d\nhttp:\n{sources}descriptors:\n{limits}");
+    let service = Service::start(&redis, &config, &[("REDIS_DEADLINE", "60s")]).await;
+    let port = service.http;
+    let ask = move || {
+        let header = format!("x-a: {}\r\n", "x".repeat(60_000));
+        tokio::task::spawn_blocking(move || http_with(port, "GET", "/check/d", &header, "").0)
+    };
+    assert_eq!(ask().await.unwrap(), 200);
+    redis.process.signal("STOP");
+    let calls = service.metric("redis_rl_redis_calls_total");
+    let first = ask();
+    until("Redis is asked", async || service.metric("redis_rl_redis_calls_total") > calls).await;
+    let before = service.process.megabytes();
+    for _ in 0..20 {
+        assert_eq!(ask().await.unwrap(), 503);
+    }
+    let after = service.process.megabytes();
+    assert!(after < before + 40, "from {before} to {after} MB");
+    redis.process.signal("CONT");
+    assert_eq!(first.await.unwrap(), 200);
 }

@@ -138,3 +138,35 @@ async fn limits_in_redis_are_found_on_their_node() {
         assert_eq!(service.hit("d", descriptor(&field)).await, "OK 6");
     }
 }
+
+/// Nothing is there yet when another node gets the slot, so nothing is said of a change.
+#[tokio::test]
+async fn limits_in_redis_are_found_where_their_slot_has_gone() {
+    let nodes = start().await;
+    let config = CONFIG.replace("domain: d", "domain: d\noverrides: limits");
+    let url = format!("127.0.0.1:{}", nodes[0].port);
+    let variables = [("REDIS_TYPE", "CLUSTER"), ("REDIS_URL", url.as_str())];
+    let service = Service::start(&nodes[0], &config, &variables).await;
+    let set = |rates: &str| {
+        let replies = nodes.iter().map(|node| node.ask(&["HSET", "limits", "five=a", rates]).unwrap());
+        replies.enumerate().find(|(_, reply)| reply.starts_with(':')).unwrap().0
+    };
+    let read = async |requests: u32| {
+        let line = format!("d.five=a: unit=DAY requests_per_unit={requests}, overrides: limits");
+        until("it is read", async || crate::support::http(service.debug, "GET", "/rlconfig", "").1.contains(&line))
+            .await;
+    };
+    let first = set("7/day");
+    read(7).await;
+    nodes[first].ask(&["DEL", "limits"]).unwrap();
+    until("it is gone", async || service.metric("redis_rl_overrides") == 0.0).await;
+    let slot = nodes[0].ask(&["CLUSTER", "KEYSLOT", "limits"]).unwrap();
+    let slot = slot.lines().next().unwrap().trim_start_matches(':').to_owned();
+    let other = (first + 1) % nodes.len();
+    let id = nodes[other].ask(&["CLUSTER", "MYID"]).unwrap().lines().nth(1).unwrap().to_owned();
+    for node in [other, first, (first + 2) % nodes.len()] {
+        nodes[node].ask(&["CLUSTER", "SETSLOT", &slot, "NODE", &id]).unwrap();
+    }
+    assert_eq!(set("8/day"), other);
+    read(8).await;
+}

@@ -654,3 +654,26 @@ async fn functions_and_scripts_decide_alike() {
         assert_eq!(service.all(["one=a", "five=a"]).await, "OVER_LIMIT: OVER_LIMIT 0, OK 4", "{mode}");
     }
 }
+
+/// As many units as a request may have, until no counter takes more.
+#[tokio::test]
+async fn a_shadow_that_can_count_no_more_keeps_no_limit_from_others() {
+    let redis = Redis::with_module();
+    let config = "
+domain: d
+descriptors:
+  - {key: shadow, shadow_mode: true, rate_limit: {unit: year, requests_per_unit: 5}}
+  - {key: five, rate_limit: {unit: day, requests_per_unit: 5}}
+";
+    let mut service = Service::start(&redis, config, &[]).await;
+    let most = || hits("shadow=a", (1 << 53) - 1);
+    for _ in 0..1030 {
+        assert_eq!(service.hit("d", most()).await, "OK 0");
+    }
+    for left in (0..5).rev() {
+        let answer = service.ask(request("d", [most(), descriptor("five=a")])).await.unwrap();
+        assert_eq!(said(&answer), format!("OK: OK 0, OK {left}"));
+    }
+    let answer = service.ask(request("d", [most(), descriptor("five=a")])).await.unwrap();
+    assert_eq!(said(&answer), "OVER_LIMIT: OK 0, OVER_LIMIT 0");
+}

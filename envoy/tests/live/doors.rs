@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::support::{Redis, Service, descriptor, free_port, http, until};
+use crate::support::{Redis, Service, descriptor, free_port, http, limited, until};
 
 const CONFIG: &str = "
 domain: d
@@ -111,6 +111,39 @@ async fn every_metric_has_the_extra_tags() {
     let mut refused = Service::spawn(redis.port, &[], &[("EXTRA_TAGS", "domain:a")]);
     until("the service refuses it", async || refused.process.ended().is_some()).await;
     refused.process.says("a label 'domain' already").await;
+}
+
+/// Prometheus refuses all where one is there twice. To it an empty label is none.
+#[tokio::test]
+async fn no_metric_is_there_twice() {
+    let redis = Redis::with_module();
+    let mut service = Service::start(&redis, CONFIG, &[]).await;
+    let names =
+        ["k", "k,", "k,=", "k,,l", "k,l", "k=\0l", "k=.l", "k=.l,m", "k\0", "k.", "k.l", "k_", "k=:", "k=|", "k=\n"];
+    for entries in names {
+        service.hit("d", limited(entries, 5, 4)).await;
+        service.hit(&format!("d.{entries}"), descriptor("k")).await;
+    }
+    let (_, text) = http(service.metrics, "GET", "/metrics", "");
+    let metrics = text.lines().filter(|line| !line.starts_with('#'));
+    let mut names: Vec<_> = metrics.map(|line| line.rsplit_once(' ').unwrap().0.replace(",key2=\"\"", "")).collect();
+    assert!(names.iter().any(|name| name.contains("key1=\"k\",key2=\"l\"")), "{text}");
+    names.sort_unstable();
+    let twice: Vec<_> = names.windows(2).filter(|two| two[0] == two[1]).map(|two| &two[0]).collect();
+    assert!(twice.is_empty(), "{twice:?}");
+}
+
+#[tokio::test]
+async fn an_empty_host_is_every_address() {
+    let redis = Redis::with_module();
+    let variables = [("HOST", ""), ("GRPC_HOST", ""), ("DEBUG_HOST", ""), ("TRUSTED_PROXIES", "127.0.0.1")];
+    let mut service = Service::start(&redis, CONFIG, &variables).await;
+    assert_eq!(service.hit("d", descriptor("a=x,b=y")).await, "OK 9");
+    assert_eq!(http(service.debug, "GET", "/", "").0, 200);
+    // Where there is such an address.
+    if std::net::TcpListener::bind("[::1]:0").is_ok() {
+        assert!(std::net::TcpStream::connect(("::1", service.http)).is_ok());
+    }
 }
 
 #[tokio::test]
@@ -221,6 +254,29 @@ async fn health_ends_with_sigterm_and_requests_do_not() {
     drop((watched, health));
     until("the service ends", async || service.process.ended().is_some()).await;
     assert_eq!(service.process.ended(), Some(0));
+}
+
+#[tokio::test]
+async fn those_who_watch_the_health_are_bounded() {
+    let redis = Redis::with_module();
+    let service = Service::start(&redis, CONFIG, &[]).await;
+    let channel = tonic::transport::Endpoint::from_shared(format!("http://127.0.0.1:{}", service.grpc)).unwrap();
+    let mut clients = [HealthClient::new(channel.connect_lazy()), HealthClient::new(channel.connect_lazy())];
+    let watch = async |client: &mut HealthClient<_>| {
+        let mut watched = client.watch(HealthCheckRequest::default()).await?.into_inner();
+        assert_eq!(watched.message().await?.unwrap().status, 1);
+        Ok::<_, tonic::Status>(watched)
+    };
+    let mut watched = Vec::new();
+    for number in 0..256 {
+        watched.push(watch(&mut clients[number % 2]).await.unwrap());
+    }
+    for client in &mut clients {
+        assert_eq!(watch(client).await.unwrap_err().code(), tonic::Code::ResourceExhausted);
+        assert_eq!(client.check(HealthCheckRequest::default()).await.unwrap().into_inner().status, 1);
+    }
+    watched.pop();
+    until("there is room", async || watch(&mut clients[0]).await.is_ok()).await;
 }
 
 /// Who asks by a connection of its own sees the end before there are no connections any longer.
@@ -432,6 +488,12 @@ fn a_configuration_is_checked_without_a_server() {
         (
             "unit: day, requests_per_unit: 9, algorithm: throttle, rates: [{unit: hour, requests_per_unit: 5}]",
             "one rate",
+        ),
+        // The server would refuse each call.
+        ("unit: year, requests_per_unit: 1, algorithm: throttle, burst: 200", "at most 146 years"),
+        (
+            "unit: year, unit_multiplier: 60, requests_per_unit: 60, algorithm: throttle, burst: 147",
+            "at most 146 years",
         ),
         ("unit: day, requests_per_unit: 9, reserve: {}", "an estimate is at least 1"),
         ("unit: day, requests_per_unit: 9, reserve: {estimate: 5}", "'request_id', which has to be a key"),

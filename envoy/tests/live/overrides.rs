@@ -12,6 +12,7 @@ descriptors:
     descriptors:
       - {key: path, rate_limit: {unit: hour, requests_per_unit: 10}}
   - {key: free, rate_limit: {unlimited: true}}
+  - {key: off, rate_limit: {unit: day, requests_per_unit: 0, algorithm: throttle}}
 ";
 
 /// Waits until the configuration has this number of lines from Redis.
@@ -63,6 +64,19 @@ async fn limits_change_in_redis() {
     assert_eq!(service.hit("d", descriptor("five=a")).await, "OVER_LIMIT 0");
     redis.ask(&["DEL", "limits"]).unwrap();
     read(&service, 0).await;
+}
+
+/// What is off for all is on for one, by the algorithm of the file.
+#[tokio::test]
+async fn a_limit_of_0_keeps_its_algorithm() {
+    let redis = Redis::with_module();
+    redis.ask(&["HSET", "limits", "off=a", "5/minute"]).unwrap();
+    let mut service = Service::start(&redis, CONFIG, &[]).await;
+    read(&service, 1).await;
+    assert_eq!(service.hit("d", descriptor("off=b")).await, "OVER_LIMIT 0");
+    assert_eq!(service.hit("d", descriptor("off=a")).await, "OK 4");
+    let keys = redis.ask(&["KEYS", "*off=a*"]).unwrap();
+    assert!(keys.contains("|throttle"), "{keys}");
 }
 
 #[tokio::test]

@@ -319,7 +319,20 @@ pub fn http(port: u16, method: &str, path: &str, body: &str) -> (u16, String) {
 pub fn http_with(port: u16, method: &str, path: &str, headers: &str, body: &str) -> (u16, String) {
     let answer = exchange(port, method, path, headers, body);
     let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
-    (status, answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default())
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_default();
+    let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
+    (status, if chunked { whole(body) } else { body.to_owned() })
+}
+
+/// A body that came in pieces.
+fn whole(mut pieces: &str) -> String {
+    let mut body = String::new();
+    while let Some((length, rest)) = pieces.split_once("\r\n") {
+        let (piece, rest) = rest.split_at(usize::from_str_radix(length, 16).unwrap().min(rest.len()));
+        body.push_str(piece);
+        pieces = rest.strip_prefix("\r\n").unwrap_or_default();
+    }
+    body
 }
 
 /// The head of an answer.

@@ -357,3 +357,92 @@ async fn the_environment_of_envoy_gateway_works() {
     assert_eq!(requests.message().await.unwrap().unwrap().version_info, "2");
     assert_eq!(service.hit(domain, user("a")).await, "OK 0");
 }
+
+/// Names that come and go leave nothing behind, and what is too large leaves what was there before.
+#[tokio::test]
+async fn a_server_that_never_stops_takes_little_memory() {
+    let redis = Redis::with_module();
+    let server = Running::start(None);
+    let url = format!("127.0.0.1:{}", server.port);
+    let variables = [
+        ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
+        ("CONFIG_GRPC_XDS_SERVER_URL", url.as_str()),
+        ("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "50ms"),
+        ("LOG_LEVEL", "error"),
+    ];
+    let mut service = Service::spawn(redis.port, &[], &variables);
+    let world = |version: usize| {
+        let mut config = config("d", 4, 1000);
+        config.descriptors.extend((0..2000).map(|number| message::Descriptor {
+            key: format!("{version}x{number}"),
+            limit: Some(message::Policy { unit: 4, requests: 5 }),
+            ..Default::default()
+        }));
+        // Every other one is refused, with all of its names.
+        config.descriptors.extend((version % 2 == 1).then(message::Descriptor::default));
+        response(&version.to_string(), &[config])
+    };
+    let (responses, mut requests, _) = server.next().await;
+    requests.message().await.unwrap().unwrap();
+    let mut before = 0;
+    for version in 0..100 {
+        responses.send(world(version)).await.unwrap();
+        let answer = requests.message().await.unwrap().unwrap();
+        assert_eq!(answer.error_detail.is_some(), version % 2 == 1);
+        if version == 20 {
+            before = service.process.megabytes();
+        }
+    }
+    let after = service.process.megabytes();
+    assert!(after < before + 40, "from {before} to {after} MB");
+    assert_eq!(service.hit("d", descriptor("a")).await, "OK 999");
+    assert_eq!(service.metric("redis_rl_limits"), 2001.0);
+    let (_, stats) = http(service.debug, "GET", "/stats", "");
+    assert_eq!(stats.matches(".total_hits: ").count(), 2001);
+
+    let huge = message::Config { name: "x".repeat(100_000_000), ..config("d", 4, 5) };
+    responses.send(response("100", &[huge])).await.unwrap();
+    service.process.says("no configurations from the xDS server").await;
+    let (responses, mut requests, _) = server.next().await;
+    requests.message().await.unwrap().unwrap();
+    assert!(service.process.megabytes() < before + 40);
+    assert_eq!(service.hit("d", descriptor("a")).await, "OK 998");
+    responses.send(response("101", &[config("d", 4, 500)])).await.unwrap();
+    assert_eq!(requests.message().await.unwrap().unwrap().version_info, "101");
+    assert_eq!(service.hit("d", descriptor("a")).await, "OK 497");
+}
+
+/// What is sent to others to be let in is no matter of the log, whatever its level is.
+#[tokio::test]
+async fn the_log_keeps_secrets() {
+    let redis = Redis::start(&["--loadmodule", &crate::support::module(), "--requirepass", "sesame-redis"]);
+    let server = Running::start(None);
+    let url = format!("127.0.0.1:{}", server.port);
+    let xds = [("CONFIG_TYPE", "GRPC_XDS_SOTW"), ("CONFIG_GRPC_XDS_SERVER_URL", url.as_str())];
+    let start = |variables: &[(&str, &str)]| {
+        let all = [&xds[..], &[("LOG_LEVEL", "trace"), ("REDIS_AUTH", "sesame-redis")], variables].concat();
+        Service::spawn(redis.port, &[], &all)
+    };
+    let headers = "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS";
+    let mut service = start(&[(headers, "x-key:sesame-header")]);
+    let (responses, mut requests, header) = server.next().await;
+    assert_eq!(header.as_deref(), Some("sesame-header"));
+    requests.message().await.unwrap().unwrap();
+    responses.send(response("1", &[config("d", 4, 5)])).await.unwrap();
+    service = service.started().await;
+    assert_eq!(service.hit("d", descriptor("a")).await, "OK 4");
+    assert!(!service.process.log().contains("sesame"), "{}", service.process.log());
+    for (variable, wrong, said) in [
+        (headers, "authorization sesame", "must be k1:v1"),
+        (headers, "author ization:sesame", "no configurations from the xDS server"),
+        (headers, "authorization:sesame\u{7f}", "no configurations from the xDS server"),
+        ("REDIS_AUTH", "sesame-wrong", "no connection to Redis"),
+        ("REDIS_URL", "redis://me:sesame@127.0.0.1:port", "no connection to Redis"),
+        ("REDIS_URL", "redis://me:sesame@127.0.0.1:1/sesame", "no connection to Redis"),
+        ("REDIS_URL", "me:sesame@127.0.0.1:1", "no connection to Redis"),
+    ] {
+        let service = start(&[(variable, wrong)]);
+        service.process.says(said).await;
+        assert!(!service.process.log().contains("sesame"), "{}", service.process.log());
+    }
+}

@@ -144,6 +144,7 @@ pub fn life(request: &Request, quota: Quota, now: Time) -> Window {
 
 /// Decides on one request. `first` and `others` are the counters of the request's quotas, in their order. If the request is counted,
 /// each becomes [`Counter::after`]. `may_count`: whether the call is one that counts.
+#[inline(always)] // Its result is large, and would be copied.
 pub fn decide(
     first: Counter,
     others: impl Iterator<Item = Counter> + Clone,

@@ -151,6 +151,7 @@ impl<'a, H: History> Search<'a, H> {
 
     /// Decides on the request. If it is counted, the units of its cost are added, stamped with its time. `may_count`: whether the call is
     /// one that counts.
+    #[inline(always)] // Its result is large, and would be copied.
     pub fn decide(mut self, detail: Detail, may_count: bool) -> Result<Decision, H::Error> {
         let request = self.request;
         let charged = if may_count { request.cost.units() } else { 0 };
@@ -199,6 +200,7 @@ impl<'a, H: History> Search<'a, H> {
         Ok(binding)
     }
 
+    #[inline(always)] // Its result is large, and would be copied.
     fn verdict(&self, quota: Quota, with_waits: bool) -> Result<Verdict, H::Error> {
         let used = self.used(quota)?;
         let retry = match quota.limit.free(used) >= self.request.cost.needed() {
@@ -210,6 +212,7 @@ impl<'a, H: History> Search<'a, H> {
     }
 
     /// Units in the window of a quota.
+    #[inline(always)] // Most calls have one window, the longest.
     fn used(&self, quota: Quota) -> Result<i64, H::Error> {
         if quota.window == self.request.quotas.longest() && !self.is_turn {
             return Ok(self.log.units().saturating_sub(self.log.beyond()));

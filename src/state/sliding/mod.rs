@@ -1,6 +1,7 @@
 //! The log of a sliding window, a sorted set or a compact string. The type of an existing key says which it is; a new key
 //! gets the form of the setting.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 mod compact_log;
@@ -35,8 +36,8 @@ pub enum Storage {
 
 pub struct Sliding {
     pub request: Request,
-    /// The form of a new log.
-    pub storage: Storage,
+    /// The form of a new log. One that was compact stays it, also if all of it is given back before the call is decided.
+    pub storage: Cell<Storage>,
 }
 
 /// A log as it was read, without what has expired.
@@ -69,15 +70,17 @@ struct LeftOut {
 impl Stored for Sliding {
     type State<'a, M: Mode> = Log<'a, M>;
 
+    #[inline(always)] // Its result is large, and would be copied.
     fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Self::State<'a, M>, Error> {
         let (key, time) = (Key::open(ctx, call.key), now.time());
         let span = Span::at(time, self.request.quotas.longest());
-        let (units, beyond, form) = match (key.kind(), self.storage) {
+        let (units, beyond, form) = match (key.kind(), self.storage.get()) {
             (Kind::SortedSet, _) | (Kind::Empty, Storage::SortedSet) => {
                 let (units, beyond, sorted) = Sorted::read(&key, span, time);
                 (units, beyond, Form::Sorted(sorted))
             }
             (Kind::String, _) => {
+                self.storage.set(Storage::Compact);
                 let bytes = key.bytes();
                 let mut log = Compact::open(bytes)?;
                 log.prune(bytes, span)?;
@@ -94,7 +97,7 @@ impl Stored for Sliding {
     }
 
     fn charging(&self, request: Request) -> Option<Self> {
-        Some(Self { request, storage: self.storage })
+        Some(Self { request, storage: self.storage.clone() })
     }
 
     fn givable(&self, units: Cost, ctx: &Context, call: Call<'_>) -> (Cost, i64) {
@@ -129,6 +132,7 @@ impl<'a, M: Mode> Log<'a, M> {
         sliding::renewed_expiry(current, self.now, window, far, || newest() > Some(self.now))
     }
 
+    #[inline(always)] // The state is large, and would be copied.
     fn add_to(self, plan: &mut Plan<'a, M>, changes: Changes) {
         plan.push((OpenKey { key: self.key, name: None }, changes));
     }
@@ -149,6 +153,7 @@ impl<'a, M: Mode> Log<'a, M> {
 }
 
 impl<'a, M: Mode> State<'a, M> for Log<'a, M> {
+    #[inline(always)] // Its result is large, and would be copied.
     fn decide(&self, detail: Detail, may_count: bool, budget: &Budget) -> Result<Decision, Error> {
         check_added(self.added())?;
         match self.request.within {
@@ -157,6 +162,7 @@ impl<'a, M: Mode> State<'a, M> for Log<'a, M> {
         }
     }
 
+    #[inline(always)] // The state is large, and would be copied.
     fn plan(self, decision: &Decision, budget: &Budget, plan: &mut Plan<'a, M>) -> Result<(), Error> {
         let (units, counted) = (self.request.cost.units(), decision.counted);
         let turn = decision.turn.filter(|turn| counted && turn.wait > 0).map(|turn| turn.at);

@@ -12,6 +12,7 @@ tests![
     ended_holds_of_sorted_sets_and_compact_logs_are_bounded,
     the_own_ended_hold_always_goes_first,
     a_refused_call_gives_nothing_back,
+    a_compact_log_that_is_given_back_stays_compact,
     a_peek_leaves_out_what_has_ended,
     a_window_that_has_ended_is_left_alone,
     the_key_expires_when_nothing_can_be_given_back,
@@ -137,6 +138,27 @@ fn a_refused_call_gives_nothing_back(engine: &Engine) {
         // The way out.
         client.call::<Value>("RL.RESET s");
         assert_eq!(client.call::<Reply>("RL.SLIDING s 3600 100000 COST 2000 HOLD b 10"), (1, 0, 3600));
+    }
+}
+
+/// What is given back is all of the log, and a new one would be a sorted set.
+fn a_compact_log_that_is_given_back_stays_compact(engine: &Engine) {
+    const RULE: &str = "SLIDING 3600 100000";
+    let (server, mut client) = frozen(engine);
+    for call in [
+        "RL.SLIDING k 3600 100000 COST 2000 HOLD b 10".to_owned(),
+        format!("RL.SETTLE k {RULE} HOLD b 10 ACTUAL 2000"),
+        format!("RL.ALL 1 k {RULE} COST 2000 HOLD b 10"),
+    ] {
+        server.set_time(START);
+        client.call::<Value>("FLUSHALL");
+        client.call::<Value>("CONFIG SET rl.sliding-storage compact");
+        client.call::<Value>("RL.SLIDING k 3600 100000 COST 500 HOLD a 5");
+        client.call::<Value>("CONFIG SET rl.sliding-storage zset");
+        server.set_time(START + 5_000);
+        client.call::<Value>(&call);
+        assert_eq!(client.call::<String>("TYPE k"), "string", "{call}");
+        assert_eq!(used(&mut client, RULE), 2_000, "{call}");
     }
 }
 

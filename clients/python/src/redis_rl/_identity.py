@@ -6,6 +6,7 @@ import hashlib
 import ipaddress
 import re
 from collections.abc import Iterable, MutableMapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 from ._rates import whole
@@ -122,10 +123,19 @@ def key_for(rule: Rule, identity: str | bytes, *, prefix: str = "rl:", operation
         operation: of a dependency whose rule has no name, the path operation.
     """
     policy = policy_of(rule) if operation is None else _escaped(f"{operation} {rule.described()}")
-    plain = identity.encode() if isinstance(identity, str) else identity
+    # Text may have half a character, as JSON does.
+    plain = identity.encode(errors="backslashreplace") if isinstance(identity, str) else identity
     tag = shortened(re.sub(rb"[%{}]", lambda found: b"%%%02X" % found[0][0], plain))
     key = f"{prefix}{policy}:".encode() + b"{" + tag + b"}"
     return key.decode() if isinstance(identity, str) else key
+
+
+def name_of(function: Any) -> str:
+    """What a function is called, or the class of an object that is called like one."""
+    while isinstance(function, partial):
+        function = function.func
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 def shortened(identity: bytes) -> bytes:

@@ -11,6 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ._calls import Key, Pairs, short
 from ._protocol import Unavailable, log
@@ -137,16 +138,20 @@ class Denials:
         It ends by when it was asked for, which is not later than it was decided. The waits that are told of it count
         from now, which is not earlier, so that none of them is too short.
         """
-        binding = result.index if isinstance(result, AllResult) else 0
         # A holder may have a lease already, and is then let in whatever the limit.
-        if isinstance(rules[binding][1], Lease) or any(each.force for _, each in rules):
+        waits = {
+            number: LONGEST if answer.retry_after_ms is None else min(answer.retry_after_ms / 1000, LONGEST)
+            for number, answer in enumerate(result.each if isinstance(result, AllResult) else (result,))
+            if not answer and not isinstance(rules[number][1], Lease)
+        }
+        if not waits or any(each.force for _, each in rules):
             return
-        wait = LONGEST if result.retry_after_ms is None else min(result.retry_after_ms / 1000, LONGEST)
+        binding = max(waits, key=lambda number: waits[number])
         keys = tuple(short(key) for key, _ in rules)
         # At the end, as the youngest.
         self._pop(keys[binding])
         self._known[keys[binding]] = _Denial(
-            keys, tuple(rule for _, rule in rules), binding, asked_at + wait, time.monotonic(), result
+            keys, tuple(rule for _, rule in rules), binding, asked_at + waits[binding], time.monotonic(), result
         )
         self._bytes += _size(keys)
         while len(self._known) > MOST or self._bytes > MOST_BYTES:
@@ -192,6 +197,7 @@ def _as_heavy(rules: Sequence[Rule], denial: _Denial) -> bool:
 
 
 def _plain(rule: Rule) -> Rule:
-    rule = replace(rule, cost=None, name=None, unit=None)
-    # A reservation is as any request.
-    return replace(rule, hold=None) if isinstance(rule, Windowed) else rule
+    # A reservation is as any request, and each has a name of its own for a place.
+    own: dict[str, Any] = {"hold": None} if isinstance(rule, Windowed) else {}
+    own |= {"holder": None} if isinstance(rule, Lease) else {}
+    return replace(rule, cost=None, name=None, unit=None, **own)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import reprlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter, itemgetter
 from typing import Any, Literal, Self
@@ -138,14 +138,8 @@ class State:
         return replace(self, **changes)
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
-    """A policy and its present state, as far as it is known."""
-
-    name: str
-    policy: Policy
-    state: State | None
-    denied: bool
+Told = tuple[Policy, State | None, bool]
+"""A policy, its present state as far as it is known, and whether it denies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,14 +151,14 @@ class Decision(State):
     the server ``"local"``, this process' own memory, or ``"open"``, nobody: the request was let through. What the
     server has not decided it has not counted either."""
 
-    def items(self, taken: Collection[str] = ()) -> list[Item]:
-        """The policies with their state, for headers. A window whose state was not asked for has none."""
+    def _policies(self) -> list[Told]:
+        """The policies, for headers. A window whose state was not asked for has none."""
         raise NotImplementedError
 
     @property
     def violated(self) -> list[str]:
         """The names of the policies that the request did not fit into."""
-        return [item.name for item in self.items() if item.denied]
+        return [policy.name for policy, _, denies in self._named() if denies]
 
     def headers(self) -> dict[str, str]:
         """The HTTP fields RateLimit-Policy, RateLimit and (only if denied, and it can fit) Retry-After.
@@ -183,12 +177,24 @@ class Decision(State):
 
     def told(self, taken: Collection[str] = ()) -> tuple[dict[str, str], dict[str, Any] | None, list[str]]:
         """For adapters: the fields, the problem document, and the names of the policies, of which none is taken."""
-        items = self.items(taken)
-        fields = {}
-        if self.source != "open":
-            fields = _fields(items, None if self.allowed else self.retry_after)
-        problem = None if self.allowed else _problem([item.name for item in items if item.denied])
-        return fields, problem, [item.name for item in items]
+        items, problem = self._named(taken), None
+        if not self.allowed:
+            violated = [policy.name for policy, _, denies in items if denies]
+            problem = {"type": PROBLEM_TYPE, "title": PROBLEM_TITLE, "status": 429, "violated-policies": violated}
+        fields = {} if self.source == "open" else _fields(items, None if self.allowed else self.retry_after)
+        return fields, problem, [policy.name for policy, _, _ in items]
+
+    def _named(self, taken: Collection[str] = ()) -> list[Told]:
+        """The policies, of which those with a name that was there before get a number."""
+        names, items = set(taken), []
+        for policy, state, denies in self._policies():
+            name, number = policy.name, 1
+            while name in names:
+                number += 1
+                name = f"{policy.name}-{number}"
+            names.add(name)
+            items.append((policy if number == 1 else replace(policy, name=name), state, denies))
+        return items
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,13 +215,11 @@ class Result(Decision):
         """Who holds the lease, if the rule is one."""
         return self.rule.holder if isinstance(self.rule, Lease) else None
 
-    def items(self, taken: Collection[str] = ()) -> list[Item]:
-        policies, items = self.rule.policies(), []
+    def _policies(self) -> list[Told]:
+        policies = self.rule.policies()
         known = {state.window_ms: state for state in self.each}
-        for policy in policies:
-            state = self.each[0] if len(policies) == 1 else known.get(policy.window_ms or 0)
-            items.append(Item(policy.name, policy, state, denied=state is not None and not state))
-        return _called_apart(items, taken)
+        states = [self.each[0] if len(policies) == 1 else known.get(policy.window_ms or 0) for policy in policies]
+        return [(one, state, state is not None and not state) for one, state in zip(policies, states, strict=True)]
 
     @classmethod
     def of(cls, rule: Rule, states: Sequence[State]) -> Result:
@@ -253,14 +257,13 @@ class AllResult(Decision):
     each: tuple[Result, ...] = field(kw_only=True)
     """One result a rule, in the order of the call; of several windows, the binding one."""
 
-    def items(self, taken: Collection[str] = ()) -> list[Item]:
+    def _policies(self) -> list[Told]:
         # A rule that is forced never denies.
-        items = [
-            replace(item, denied=item.denied and not result.rule.force)
+        return [
+            (policy, state, denies and not result.rule.force)
             for result in self.each
-            for item in result.items()
+            for policy, state, denies in result._policies()
         ]
-        return _called_apart(items, taken)
 
     @classmethod
     def of(cls, each: Sequence[Result], index: int, **known: Any) -> AllResult:
@@ -296,43 +299,25 @@ class Refunded:
         return self.refunded > 0
 
 
-def _called_apart(items: Iterable[Item], taken: Collection[str]) -> list[Item]:
-    """The policies of one answer, of which those with a name that was there before get a number."""
-    names = set(taken)
-    named = []
-    for item in items:
-        name, number = item.name, 1
-        while name in names:
-            number += 1
-            name = f"{item.name}-{number}"
-        names.add(name)
-        named.append(item if number == 1 else replace(item, name=name))
-    return named
-
-
-def _problem(violated: list[str]) -> dict[str, Any]:
-    return {"type": PROBLEM_TYPE, "title": PROBLEM_TITLE, "status": 429, "violated-policies": violated}
-
-
-def _fields(items: Sequence[Item], wait: int | None) -> dict[str, str]:
+def _fields(items: Sequence[Told], wait: int | None) -> dict[str, str]:
     """RateLimit-Policy, RateLimit and, for a denied request that will fit one day, Retry-After."""
     policies, limits = [], []
-    for item in items:
+    for named, state, _ in items:
         # A string of a structured field is one of JSON, as names are printable ASCII.
-        name, unit, window_ms = json.dumps(item.name), item.policy.unit, item.policy.window_ms
-        policy = f"{name};q={min(item.policy.limit, MAX_INTEGER)}"
+        name, unit, window_ms = json.dumps(named.name), named.unit, named.window_ms
+        policy = f"{name};q={min(named.limit, MAX_INTEGER)}"
         if unit is not None and unit != "requests":
             policy += f";qu={json.dumps(unit)}"
         # There are no fractions of a second in w, and it is optional.
         if window_ms is not None and window_ms % 1000 == 0:
             policy += f";w={window_ms // 1000}"
         policies.append(policy)
-        if item.state is None:
+        if state is None:
             continue
-        limit = f"{name};r={min(item.state.remaining, MAX_INTEGER)}"
+        limit = f"{name};r={min(state.remaining, MAX_INTEGER)}"
         # No t if nothing is used (0) or no more will ever come (None). Retry-After should not be earlier than t, so a
         # policy that did not deny has no t that is later than Retry-After.
-        t = item.state.next_after
+        t = state.next_after
         if t and (wait is None or t <= wait):
             limit += f";t={t}"
         limits.append(limit)

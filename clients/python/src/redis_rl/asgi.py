@@ -105,7 +105,8 @@ def with_fields(send: Send, added: list[tuple[bytes, bytes]]) -> Send:
 
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", ()), *added]
+            # The application may keep its message, and send it again.
+            message = {**message, "headers": [*message.get("headers", ()), *added]}
         await send(message)
 
     return sending

@@ -9,7 +9,7 @@ from fastapi.requests import HTTPConnection
 from ._async.guard import AsyncGuard, Options, pairs
 from ._async.io import AsyncKeyOf, AsyncRuleOf
 from ._async.limiter import AsyncLimiter
-from ._identity import key_for
+from ._identity import key_for, name_of
 from ._result import AllResult, Result
 from .asgi import App, ClientAddress, Receive, Scope, Send, fields, with_fields
 from .starlette import RateLimitMiddleware, operation, problem_answer
@@ -83,18 +83,13 @@ class RateLimit:
     async def __call__(self, request: HTTPConnection, response: Response) -> Result | AllResult | None:
         """Called by FastAPI before the path operation. Returns the answer, None for a request that is not limited."""
         scope = request.scope
-        answer = await self._guard.ask(request, operation(scope))
+        answer = await self._guard.ask(request, operation(scope, name_of(scope["endpoint"])))
         result = request.state.rate_limit = answer.result
         if answer.problem is not None:
             if result is None:
                 raise _refused(scope, HTTPException(answer.problem["status"], answer.problem["title"]))
             raise _refused(scope, RateLimitExceeded(result, answer.problem, answer.headers))
-        added = scope.get(_HEADERS)
-        if added is not None:
-            added += fields(answer.headers)
-        else:
-            for name, value in answer.headers.items():
-                response.headers.append(name, value)
+        scope.get(_HEADERS, response.raw_headers).extend(fields(answer.headers))
         return result
 
 

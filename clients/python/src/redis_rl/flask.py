@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
+from inspect import isawaitable
 from typing import Any, Unpack
 
 import flask
 
 from . import wsgi
-from ._identity import key_for
+from ._async.io import given
+from ._identity import key_for, name_of
 from ._sync.guard import Guard, Options, pairs
 from ._sync.io import KeyOf, RuleOf
 from ._sync.limiter import Limiter
@@ -21,7 +23,8 @@ __all__ = ["ClientAddress", "RateLimitMiddleware", "key_for", "rate_limit"]
 class RateLimitMiddleware(wsgi.RateLimitMiddleware):
     """That of `redis_rl.wsgi`; its functions for keys and rules get the request."""
 
-    _request = flask.Request
+    # It leaves the body to the application.
+    _request = staticmethod(partial(flask.Request, shallow=True))
 
 
 def rate_limit(
@@ -45,17 +48,23 @@ def rate_limit(
     guard = Guard(limiter, pairs(rule, key), holds=False, **options)
 
     def decorate(view: Callable[..., Any]) -> Callable[..., flask.Response]:
+        name = name_of(view)
+
         @wraps(view)
         def limited(*args: Any, **named: Any) -> flask.Response:
-            answer = guard.ask(flask.request, _operation())
+            answer = guard.ask(flask.request, _operation(name))
             flask.g.rate_limit = answer.result
             if answer.problem is None:
-                response = flask.make_response(flask.current_app.ensure_sync(view)(*args, **named))
+                made = view(*args, **named)
+                # Of an object that is called, or within another decorator, only what it returns tells.
+                response = flask.make_response(
+                    flask.current_app.async_to_sync(given)(made) if isawaitable(made) else made
+                )
             else:
                 kind = {"Content-Type": "application/problem+json"}
                 response = flask.make_response((answer.problem, answer.problem["status"], kind))
-            for name, value in answer.headers.items():
-                response.headers.add(name, value)
+            for field, value in answer.headers.items():
+                response.headers.add(field, value)
             return response
 
         return limited
@@ -63,8 +72,11 @@ def rate_limit(
     return decorate
 
 
-def _operation() -> str:
-    """The route: its methods, its template with the prefixes under which it is mounted, and its name."""
+def _operation(name: str) -> str:
+    """The route: its methods, its template with the prefixes under which it is mounted, and what it is called.
+
+    An error has none, and the method of its request is the client's choice.
+    """
     route = flask.request.url_rule
-    methods = ",".join(sorted(route.methods or ())) if route else flask.request.method
-    return f"{methods} {flask.request.script_root}{route.rule if route else ''} {flask.request.endpoint}"
+    methods, template = (",".join(sorted(route.methods or ())), route.rule) if route else ("", "")
+    return f"{methods} {flask.request.script_root}{template} {flask.request.endpoint} {name}"

@@ -5,7 +5,7 @@ For FastAPI there is a dependency in `redis_rl.fastapi`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
 from inspect import iscoroutinefunction
 from typing import Any, Unpack
@@ -13,13 +13,14 @@ from typing import Any, Unpack
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse
+from starlette.routing import BaseRoute, Match, Mount
 
 from . import asgi
 from ._async.guard import AsyncGuard, Options, pairs
-from ._async.io import AsyncKeyOf, AsyncRuleOf
+from ._async.io import AsyncKeyOf, AsyncRuleOf, given
 from ._async.limiter import AsyncLimiter
-from ._identity import key_for
-from .asgi import ClientAddress, Scope
+from ._identity import key_for, name_of
+from .asgi import ClientAddress, Scope, fields
 
 __all__ = ["ClientAddress", "RateLimitMiddleware", "key_for", "rate_limit"]
 
@@ -50,21 +51,22 @@ def rate_limit(
     guard = AsyncGuard(limiter, pairs(rule, key), holds=False, **options)
 
     def decorate(endpoint: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+        name = name_of(endpoint)
+
         @wraps(endpoint)
         async def limited(*args: Any, **named: Any) -> Any:
             request = next((each for each in (*args, *named.values()) if isinstance(each, Request)), None)
             if request is None:
-                raise TypeError(f"{endpoint.__qualname__}() has no request among its arguments, which rate_limit needs")
-            answer = await guard.ask(request, operation(request.scope))
+                raise TypeError(f"{name}() has no request among its arguments, which rate_limit needs")
+            answer = await guard.ask(request, operation(request.scope, name))
             request.state.rate_limit = answer.result
             if answer.problem is not None:
                 return problem_answer(answer.problem, answer.headers)
-            if iscoroutinefunction(endpoint):
-                response = await endpoint(*args, **named)
-            else:
-                response = await run_in_threadpool(endpoint, *args, **named)
-            for name, value in answer.headers.items():
-                response.headers.append(name, value)
+            is_async = iscoroutinefunction(endpoint)
+            made = endpoint(*args, **named) if is_async else await run_in_threadpool(endpoint, *args, **named)
+            # Of an object that is called, or within another decorator, only what it returns tells.
+            response = await given(made)
+            response.raw_headers.extend(fields(answer.headers))
             return response
 
         return limited
@@ -76,12 +78,36 @@ def problem_answer(problem: Mapping[str, Any], headers: Mapping[str, str]) -> JS
     return JSONResponse(problem, problem["status"], headers, media_type="application/problem+json")
 
 
-def operation(scope: Scope) -> str:
-    """A route: its methods, the template of its path, and its function."""
-    endpoint = scope["endpoint"]
-    # Since FastAPI 0.137 the route of a router that is included has the path without the router's prefix.
-    route = scope.get("fastapi", {}).get("effective_route_context") or scope.get("route")
-    mounted = scope.get("root_path", "").removeprefix(scope.get("app_root_path", ""))
-    methods = ",".join(sorted(getattr(route, "methods", None) or ("WEBSOCKET",)))
-    path = f"{mounted}{getattr(route, 'path', '')}"
-    return f"{methods} {path} {endpoint.__module__}.{getattr(endpoint, '__qualname__', '')}"
+def operation(scope: Scope, name: str) -> str:
+    """A route: its methods, the template of its path, and the name of its function."""
+    mounted, routes = scope.get("root_path", ""), getattr(scope.get("router"), "routes", ())
+    if "app_root_path" in scope:
+        # By Starlette. Values in it are the client's choice.
+        mounted, routes = _mounted(routes, mounted.removeprefix(scope["app_root_path"]))
+    route, context = scope.get("route"), scope.get("fastapi", {}).get("effective_route_context")
+    if context is not None and context.original_route is route:
+        # Since FastAPI 0.137 the route of a router that is included has the path without the router's prefix.
+        route = context
+    elif not hasattr(route, "path"):
+        # The scopes of older versions of Starlette have none.
+        own = (each for each in _flat(routes) if getattr(each, "endpoint", None) is scope.get("endpoint"))
+        route = next((each for each in own if each.matches(scope)[0] is Match.FULL), None)
+    methods = ",".join(sorted(getattr(route, "methods", None) or (scope["type"].upper(),)))
+    return f"{methods} {mounted}{getattr(route, 'path', '')} {name}"
+
+
+def _flat(routes: Iterable[BaseRoute]) -> Iterator[BaseRoute]:
+    """With those of routers that are included, which FastAPI keeps apart since 0.137."""
+    for route in routes:
+        contexts = getattr(route, "effective_route_contexts", None)
+        yield from (each.starlette_route for each in contexts()) if contexts else [route]
+
+
+def _mounted(routes: Sequence[BaseRoute], path: str) -> tuple[str, Sequence[BaseRoute]]:
+    """The template of a path that led through mounts, of each router's the first that fits, and the routes there."""
+    for mount in (each for each in _flat(routes) if path and isinstance(each, Mount)):
+        match = mount.path_regex.match(f"{path}/")
+        if match:
+            template, inside = _mounted(mount.routes, f"/{match['path']}"[:-1])
+            return f"{mount.path}{template}", inside
+    return "", routes

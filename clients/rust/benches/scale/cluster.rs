@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use redis::cluster::ClusterClient;
 use redis_rl_client::{Limiter, Rule};
+use tokio::task::JoinSet;
 
 use crate::load::{key, spent};
 use crate::support::{Has, Server, free_port, until};
@@ -49,7 +50,7 @@ async fn ask(limiter: &Limiter, time: Duration, rule: &Rule, key: fn(u64) -> u64
     let callers = (0..64).map(|_| {
         let (limiter, rule) = (limiter.clone(), rule.clone());
         let (numbers, allowed, failed) = (Arc::clone(&numbers), Arc::clone(&allowed), Arc::clone(&failed));
-        tokio::spawn(async move {
+        async move {
             let mut longest = Duration::ZERO;
             while Instant::now() < until {
                 let started = Instant::now();
@@ -63,13 +64,10 @@ async fn ask(limiter: &Limiter, time: Duration, rule: &Rule, key: fn(u64) -> u64
                 longest = longest.max(started.elapsed());
             }
             longest
-        })
+        }
     });
-    let mut longest = Duration::ZERO;
-    for caller in callers.collect::<Vec<_>>() {
-        longest = longest.max(caller.await.unwrap());
-    }
-    (allowed.load(Relaxed), failed.load(Relaxed), longest)
+    let longest = callers.collect::<JoinSet<_>>().join_all().await.into_iter().max();
+    (allowed.load(Relaxed), failed.load(Relaxed), longest.unwrap_or_default())
 }
 
 pub async fn run() -> String {

@@ -3,7 +3,9 @@
 use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
 
 use crate::load::{key, words};
 use crate::support::{Has, Server, until};
@@ -41,11 +43,11 @@ async fn fail(connections: usize, waits: bool) -> (u64, u64, f64) {
     })
     .await;
     let allowed = Arc::new(Mutex::new(vec![0_u64; KEYS as usize]));
-    let started = std::time::Instant::now();
-    let mut callers = Vec::new();
+    let started = Instant::now();
+    let mut callers = JoinSet::new();
     for caller in 0..connections {
         let (mut connection, allowed) = (primary.connection().await, Arc::clone(&allowed));
-        callers.push(tokio::spawn(async move {
+        callers.spawn(async move {
             for number in 0.. {
                 let key = key(number * connections as u64 + caller as u64, KEYS);
                 let mut pipe = redis::pipe();
@@ -60,14 +62,12 @@ async fn fail(connections: usize, waits: bool) -> (u64, u64, f64) {
                     allowed.lock().unwrap()[key as usize] += 1;
                 }
             }
-        }));
+        });
     }
     tokio::time::sleep(Duration::from_secs(1)).await;
     primary.kill();
     let seconds = started.elapsed().as_secs_f64();
-    for caller in callers {
-        caller.await.unwrap();
-    }
+    callers.join_all().await;
     let _: () = replica.run("REPLICAOF NO ONE").await;
     let allowed = allowed.lock().unwrap().clone();
     let mut forgotten = 0;

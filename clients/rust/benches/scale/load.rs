@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, Value};
+use tokio::task::JoinSet;
 
 use crate::support::Server;
 
@@ -57,10 +58,10 @@ pub async fn drive(
     call: impl Fn(u64) -> Cmd + Send + Sync + 'static,
 ) -> u64 {
     let (call, numbers, until) = (Arc::new(call), Arc::new(AtomicU64::new(0)), Instant::now() + time);
-    let mut callers = Vec::new();
+    let mut callers = JoinSet::new();
     for _ in 0..connections {
         let (mut connection, call, numbers) = (server.connection().await, Arc::clone(&call), Arc::clone(&numbers));
-        callers.push(tokio::spawn(async move {
+        callers.spawn(async move {
             while Instant::now() < until {
                 let first = numbers.fetch_add(pipeline as u64, Relaxed);
                 let mut pipe = redis::pipe();
@@ -69,11 +70,9 @@ pub async fn drive(
                 }
                 let _: Vec<Value> = pipe.query_async(&mut connection).await.unwrap();
             }
-        }));
+        });
     }
-    for caller in callers {
-        caller.await.unwrap();
-    }
+    callers.join_all().await;
     numbers.load(Relaxed)
 }
 
@@ -88,4 +87,21 @@ pub fn words(text: &str) -> Cmd {
 /// A key of many, in an order that jumps about.
 pub fn key(number: u64, keys: u64) -> u64 {
     number.wrapping_mul(0x9E37_79B9_7F4A_7C15) % keys
+}
+
+/// Whether a response is there to its end. All of these have a content-length.
+pub fn is_whole(response: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(response) else { return false };
+    let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
+    let length = head.lines().find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
+    length.is_some_and(|length: usize| body.len() >= length)
+}
+
+/// Seconds of processor that a process has taken, from Linux' count of hundredths.
+pub fn cpu_of(process: u32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("a process that runs");
+    // Behind the name, which is in parentheses and may hold blanks.
+    let (_, fields) = stat.rsplit_once(')').expect("a name");
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    fields[11..13].iter().map(|ticks| ticks.parse::<f64>().expect("a number")).sum::<f64>() / 100.0
 }

@@ -40,27 +40,27 @@ impl Drop for Sides {
 /// A veth pair from here to each side, and one between the sides.
 fn build() -> Option<Sides> {
     let sides = Sides(Vec::new());
-    let mut done = true;
+    let mut lines = Vec::new();
     for (index, (side, here, _)) in SIDES.into_iter().enumerate() {
         // A link of a run before may take a while to go.
         ip(&format!("link del rlscale{index}"));
-        done = done
-            && ip(&format!("netns add {side}"))
-            && ip(&format!("link add rlscale{index} type veth peer name here netns {side}"))
-            && ip(&format!("addr add {here}.1/24 dev rlscale{index}"))
-            && ip(&format!("link set rlscale{index} up"))
-            && ip(&format!("-n {side} addr add {here}.2/24 dev here"))
-            && ip(&format!("-n {side} link set here up"))
-            && ip(&format!("-n {side} link set lo up"));
+        lines.extend([
+            format!("netns add {side}"),
+            format!("link add rlscale{index} type veth peer name here netns {side}"),
+            format!("addr add {here}.1/24 dev rlscale{index}"),
+            format!("link set rlscale{index} up"),
+            format!("-n {side} addr add {here}.2/24 dev here"),
+            format!("-n {side} link set here up"),
+            format!("-n {side} link set lo up"),
+        ]);
     }
     let [(a, _, _), (b, _, _)] = SIDES;
-    done = done && ip(&format!("-n {a} link add across type veth peer name across netns {b}"));
+    lines.push(format!("-n {a} link add across type veth peer name across netns {b}"));
     for (side, _, address) in SIDES {
-        done = done
-            && ip(&format!("-n {side} addr add {address}/24 dev across"))
-            && ip(&format!("-n {side} link set across up"));
+        lines.push(format!("-n {side} addr add {address}/24 dev across"));
+        lines.push(format!("-n {side} link set across up"));
     }
-    done.then_some(sides)
+    lines.iter().all(|line| ip(line)).then_some(sides)
 }
 
 pub async fn run() -> String {

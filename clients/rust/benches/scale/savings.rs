@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use http::{Request, Response};
 use redis_rl_client::{Blocks, RateLimitLayer, Rule};
+use tokio::task::JoinSet;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use crate::load::{Cost, cost, drive, key, words};
@@ -83,7 +84,7 @@ async fn crowd(server: &Server, units: u64) -> u64 {
     let until = Instant::now() + TIME;
     let callers = (0..64).map(|_| {
         let (limiter, rule, blocks) = (limiter.clone(), rule.clone(), blocks.clone());
-        tokio::spawn(async move {
+        async move {
             let mut requests = 0;
             while Instant::now() < until {
                 let decision = match &blocks {
@@ -95,13 +96,9 @@ async fn crowd(server: &Server, units: u64) -> u64 {
                 tokio::task::yield_now().await;
             }
             requests
-        })
+        }
     });
-    let mut requests = 0;
-    for caller in callers.collect::<Vec<_>>() {
-        requests += caller.await.unwrap();
-    }
-    requests
+    callers.collect::<JoinSet<_>>().join_all().await.into_iter().sum()
 }
 
 /// The cost, and how long others wait meanwhile that ask for nothing.
@@ -129,11 +126,10 @@ async fn flood(server: &Server, remembers: bool) -> u64 {
     let layer = RateLimitLayer::new(server.limiter().await, Rule::sliding("10/hour").unwrap(), |_| Some("one"));
     let layer = layer.deny_cache(remembers);
     let until = Instant::now() + TIME;
-    let mut callers = Vec::new();
-    for _ in 0..8 {
+    let callers = (0..8).map(|_| {
         let inner = service_fn(|_: Request<String>| async { Ok::<_, Infallible>(Response::new(String::new())) });
         let mut service = layer.layer(inner);
-        callers.push(tokio::spawn(async move {
+        async move {
             let mut requests = 0;
             while Instant::now() < until {
                 let service = ServiceExt::<Request<String>>::ready(&mut service).await.unwrap();
@@ -144,13 +140,9 @@ async fn flood(server: &Server, remembers: bool) -> u64 {
                 }
             }
             requests
-        }));
-    }
-    let mut requests = 0;
-    for caller in callers {
-        requests += caller.await.unwrap();
-    }
-    requests
+        }
+    });
+    callers.collect::<JoinSet<_>>().join_all().await.into_iter().sum()
 }
 
 /// By the entries in a window, the keys, the windows of a rule, and the connections.

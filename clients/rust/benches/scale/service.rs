@@ -1,13 +1,16 @@
 //! The rate limit service: what one instance and two cost, and what a restart loses.
 
 use std::fmt::Write;
+use std::io;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
-use crate::load::{cost, key};
+use crate::load::{cost, cpu_of, is_whole, key};
 use crate::support::{Has, Server, free_port, root, until};
 
 const LIMIT: u64 = 30_000;
@@ -25,40 +28,29 @@ struct Instance {
 
 impl Instance {
     fn start(server: &Server) -> Option<Self> {
-        let program = root().join("envoy/target/release/redis-rl-envoy");
-        let folder = tempfile::tempdir().unwrap();
+        let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
         std::fs::create_dir(folder.path().join("config")).unwrap();
         std::fs::write(folder.path().join("config/scale.yaml"), CONFIG).unwrap();
-        let mut instance = Self { child: Command::new("true").spawn().unwrap(), port: free_port(), folder };
-        instance.child = instance.command(server, &program).spawn().ok()?;
-        Some(instance)
+        let child = Self::spawn(server, port, folder.path()).ok()?;
+        Some(Self { child, port, folder })
     }
 
-    fn command(&self, server: &Server, program: &std::path::Path) -> Command {
-        let mut command = Command::new(program);
-        command
+    fn spawn(server: &Server, port: u16, folder: &Path) -> io::Result<Child> {
+        Command::new(root().join("envoy/target/release/redis-rl-envoy"))
             .envs([("HOST", "127.0.0.1"), ("GRPC_HOST", "127.0.0.1"), ("DEBUG_HOST", "127.0.0.1")])
             .envs([("USE_STATSD", "false"), ("REDIS_SOCKET_TYPE", "tcp"), ("LOG_LEVEL", "error")])
-            .env("RUNTIME_ROOT", self.folder.path())
+            .env("RUNTIME_ROOT", folder)
             .env("REDIS_URL", format!("127.0.0.1:{}", server.port))
-            .env("PORT", self.port.to_string())
-            .env("GRPC_PORT", free_port().to_string())
-            .env("DEBUG_PORT", free_port().to_string())
+            .envs(["GRPC_PORT", "DEBUG_PORT"].map(|name| (name, free_port().to_string())))
+            .env("PORT", port.to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        command
+            .stderr(Stdio::null())
+            .spawn()
     }
 
     async fn ready(&self) {
         until("the service answers", || async { ask(self.port, &mut None, "user", 0).await.is_some() }).await;
-    }
-
-    /// Seconds of its processor time.
-    fn spent(&self) -> f64 {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
-        (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) / 100.0
     }
 }
 
@@ -78,19 +70,12 @@ async fn ask(port: u16, kept: &mut Option<TcpStream>, name: &str, number: u64) -
     let body = format!(r#"{{"domain":"scale","descriptors":[{{"entries":[{{"key":"{name}","value":"{number}"}}]}}]}}"#);
     let head = format!("POST /json HTTP/1.1\r\nhost: scale\r\ncontent-length: {}\r\n\r\n", body.len());
     stream.write_all((head + &body).as_bytes()).await.ok()?;
-    let (mut reply, mut bytes) = (String::new(), [0; 4096]);
+    let mut reply = Vec::new();
     while !is_whole(&reply) {
-        let read = stream.read(&mut bytes).await.ok().filter(|read| *read > 0)?;
-        reply += std::str::from_utf8(bytes.get(..read)?).ok()?;
+        stream.read_buf(&mut reply).await.ok().filter(|read| *read > 0)?;
     }
     *kept = Some(stream);
-    Some(reply.contains("\"overallCode\":\"OK\""))
-}
-
-fn is_whole(reply: &str) -> bool {
-    let Some((head, body)) = reply.split_once("\r\n\r\n") else { return false };
-    let length = head.lines().find_map(|line| line.to_lowercase().strip_prefix("content-length:")?.trim().parse().ok());
-    length.is_some_and(|length: usize| body.len() >= length)
+    Some(String::from_utf8(reply).ok()?.contains("\"overallCode\":\"OK\""))
 }
 
 /// Callers of all instances in a closed loop: requests, those let in, and those without an answer.
@@ -98,7 +83,7 @@ async fn drive(ports: &[u16], time: Duration, name: &'static str, keys: u64) -> 
     let until = Instant::now() + time;
     let callers = (0..16_u64).map(|caller| {
         let port = ports[caller as usize % ports.len()];
-        tokio::spawn(async move {
+        async move {
             let (mut kept, mut counts) = (None, (0, 0, 0));
             while Instant::now() < until {
                 counts.0 += 1;
@@ -111,14 +96,10 @@ async fn drive(ports: &[u16], time: Duration, name: &'static str, keys: u64) -> 
                 }
             }
             counts
-        })
+        }
     });
-    let mut all = (0, 0, 0);
-    for caller in callers.collect::<Vec<_>>() {
-        let counts = caller.await.unwrap();
-        all = (all.0 + counts.0, all.1 + counts.1, all.2 + counts.2);
-    }
-    all
+    let counts = callers.collect::<JoinSet<_>>().join_all().await.into_iter();
+    counts.reduce(|all, one| (all.0 + one.0, all.1 + one.1, all.2 + one.2)).unwrap_or_default()
 }
 
 pub async fn run() -> String {
@@ -135,10 +116,10 @@ pub async fn run() -> String {
             instance.ready().await;
         }
         let ports: Vec<u16> = instances.iter().map(|instance| instance.port).collect();
-        let before: f64 = instances.iter().map(Instance::spent).sum();
+        let spent = || instances.iter().map(|instance| cpu_of(instance.child.id())).sum::<f64>();
+        let before = spent();
         let measured = cost(&server, async { drive(&ports, Duration::from_secs(3), "user", 10_000).await.0 }).await;
-        let own = instances.iter().map(Instance::spent).sum::<f64>() - before;
-        let own = own * 1e6 / measured.calls as f64;
+        let own = (spent() - before) * 1e6 / measured.calls as f64;
         let instances = if count == 1 { "one instance" } else { "two instances" };
         writeln!(text, "| {instances} | {} | {:.1} µs | {own:.1} µs |", measured.calls, measured.micros()).unwrap();
     }
@@ -159,8 +140,7 @@ async fn restart() -> String {
     instance.child.kill().unwrap();
     instance.child.wait().unwrap();
     let killed = Instant::now();
-    let program = root().join("envoy/target/release/redis-rl-envoy");
-    instance.child = instance.command(&server, &program).spawn().unwrap();
+    instance.child = Instance::spawn(&server, instance.port, instance.folder.path()).unwrap();
     instance.ready().await;
     let away = killed.elapsed().as_millis();
     let (requests, allowed, failed) = asking.await.unwrap();

@@ -243,3 +243,15 @@ async fn waiting_for_a_lease_is_not_waiting_for_its_end() {
     };
     assert!(started.elapsed() >= Duration::from_millis(900), "{:?}", started.elapsed());
 }
+
+/// The lease can be given back by the holder that was made up.
+#[tokio::test]
+async fn a_wait_for_a_lease_makes_up_a_holder() {
+    let server = Server::start(Has::Module).await;
+    let limiter = server.limiter().await;
+    let lease = Rule::lease(1, Duration::from_secs(600)).unwrap();
+    let granted = limiter.wait("busy", &lease, Duration::ZERO).await.unwrap();
+    let denied = limiter.wait("busy", &lease, Duration::ZERO).await.unwrap();
+    assert!(!denied.allowed && denied.holder().is_none());
+    assert_eq!(limiter.release("busy", granted.holder()).await.unwrap(), 1);
+}

@@ -7,7 +7,7 @@ import contextlib
 import inspect
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar, cast
 
 from .._protocol import Errors, log
 from .._rules import Rule
@@ -33,7 +33,35 @@ _FAST = 200
 _UNCOUNTED = 40
 
 
-class Deadline:
+class Limit:
+    """Ends what is awaited in this block after some seconds, by a TimeoutError.
+
+    As `asyncio.timeout`, which up to Python 3.11.2 ends nothing in a task that was cancelled before and cleans up.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._tick = seconds
+
+    async def __aenter__(self) -> Self:
+        self._task = cast("asyncio.Task[Any]", asyncio.current_task())
+        self._before = self._task.cancelling()
+        self._is_over = False
+        self._loop = asyncio.get_running_loop()
+        self._timer: Any = self._loop.call_later(self._tick, self._ticked)
+        return self
+
+    def _ticked(self) -> None:
+        self._is_over = True
+        self._task.cancel()
+
+    async def __aexit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self._timer.cancel()
+        # Where the task was cancelled meanwhile, that matters more.
+        if self._is_over and self._task.uncancel() <= self._before and kind is asyncio.CancelledError:
+            raise TimeoutError from error
+
+
+class Deadline(Limit):
     """The time by which what is awaited in this block must end.
 
     It judges the server and not the process: time that the loop was busy with something else does not count.
@@ -43,7 +71,7 @@ class Deadline:
         self._errors = errors
         self.least = seconds / _TICKS
         """What a step has in any case."""
-        self._tick = min(seconds, max(self.least, 0.005))
+        super().__init__(min(seconds, max(self.least, 0.005)))
         self._ticks = round(seconds / self._tick)
         self._uncounted = _UNCOUNTED
         self._at = time.monotonic() + seconds
@@ -53,13 +81,6 @@ class Deadline:
 
     def left(self) -> float:
         return max(self._at - time.monotonic(), 0.0)
-
-    async def __aenter__(self) -> Deadline:
-        self._scope = asyncio.timeout(None)
-        await self._scope.__aenter__()
-        self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(self._tick, self._ticked)
-        return self
 
     def _ticked(self) -> None:
         now = self._loop.time()
@@ -75,12 +96,11 @@ class Deadline:
             self._timer = self._loop.call_later(self._tick, self._ticked)
         else:
             # In the loop's next turn, in which an answer that has arrived is read before.
-            self._scope.reschedule(now)
+            self._timer = self._loop.call_soon(super()._ticked)
 
     async def __aexit__(self, kind: Any, error: Any, trace: Any) -> None:
-        self._timer.cancel()
         try:
-            await self._scope.__aexit__(kind, error, trace)
+            await super().__aexit__(kind, error, trace)
         except TimeoutError:
             raise self._errors.timeout("the server has not answered in time") from error
 
@@ -127,7 +147,7 @@ async def _until_the_loop_ends(close: Callable[[], Coroutine[Any, Any, object]])
         await ended(1.0)
         # With the loop gone, only the garbage collector would close them.
         with contextlib.suppress(Exception):
-            async with asyncio.timeout(1.0):
+            async with Limit(1.0):
                 await close()
 
 
@@ -184,20 +204,24 @@ async def given(value: Answer | Awaitable[Answer]) -> Answer:
     return await found if inspect.isawaitable(found) else found  # type: ignore[no-any-return]
 
 
+class Steady(asyncio.Task[Answer]):
+    """A task that goes on where all are cancelled from outside of the loop, as at the end of ``asyncio.run``."""
+
+    def cancel(self, msg: Any = None) -> bool:
+        return asyncio._get_running_loop() is not None and super().cancel(msg)
+
+
 _tasks: set[asyncio.Task[Any]] = set()
 
 
-def background(call: Callable[[], Coroutine[Any, Any, Answer]], again: bool = True) -> asyncio.Task[Answer]:
-    """Makes a call while the caller goes on; ``again`` where all tasks are cancelled, as at the end of asyncio.run."""
-    task = asyncio.create_task(call())
+def background(call: Callable[[], Coroutine[Any, Any, Answer]]) -> asyncio.Task[Answer]:
+    """Makes a call while the caller goes on."""
+    task = Steady(call(), loop=here())
     _tasks.add(task)
 
     def end(task: asyncio.Task[Answer]) -> None:
         _tasks.discard(task)
-        if task.cancelled():
-            if again:
-                background(call, again=False)
-        elif task.exception() is not None:
+        if not task.cancelled() and task.exception() is not None:
             log.info("in the background: %s", task.exception())
 
     task.add_done_callback(end)
@@ -227,7 +251,7 @@ async def carried_out(
 
     ``undo`` is given the answer, None where it is not known.
     """
-    task = asyncio.create_task(call())
+    task = Steady(call(), loop=here())
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
@@ -243,7 +267,7 @@ async def carried_out(
 async def within(seconds: float, call: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
     """Waits for a lock or an event, for this long at most. Returns whether it has come."""
     try:
-        async with asyncio.timeout(seconds):
+        async with Limit(seconds):
             return await call()
     except TimeoutError:
         return False

@@ -200,10 +200,6 @@ def finished(call: Callable[[], object]) -> None:
 
 
 def carried_out(call: Callable[[], Answer], undo: Callable[[Answer | None], object]) -> Answer:
-    """Makes a call. When the caller is cancelled meanwhile, what it has done is undone.
-
-    ``undo`` is given the answer, None where it is not known.
-    """
     try:
         return call()
     except Exception:
@@ -220,15 +216,16 @@ def within(seconds: float, call: Callable[..., bool]) -> bool:
     return call(timeout=min(seconds, threading.TIMEOUT_MAX))
 
 
-def begun(call: Callable[[], None]) -> threading.Thread:
-    thread = threading.Thread(target=call, name="redis-rl lease", daemon=True)
+def begun(call: Callable[[], None]) -> threading.Thread | None:
     try:
+        thread = threading.Thread(target=call, name="redis-rl lease", daemon=True)
         thread.start()
+        return thread
     except RuntimeError as error:
         log.warning("what is held is not renewed: %s", error)
-    return thread
+        return None
 
 
-def over(work: threading.Thread) -> None:
-    if work.is_alive():
+def over(work: threading.Thread | None) -> None:
+    if work is not None and work.is_alive():
         work.join()

@@ -2,12 +2,9 @@ package redisrl;
 
 import static java.util.Locale.ROOT;
 
-import java.time.DayOfWeek;
 import java.time.Instant;
 import java.time.LocalDate;
-import java.time.YearMonth;
 import java.time.ZoneId;
-import java.time.temporal.TemporalAdjusters;
 import java.util.Map;
 import java.util.regex.Pattern;
 
@@ -44,43 +41,23 @@ record Calendar(long limit, String unit, ZoneId zone, int starts) {
 
   /** When the period ends in which a time lies: where the next one begins. */
   Instant end(Instant time) {
-    LocalDate day = time.atZone(zone).toLocalDate();
     // The first moment of a local day. Where clocks are set back over midnight a day can begin
     // twice; the first one counts.
-    for (LocalDate next = beginning(day); ; next = following(next)) {
-      Instant begins = next.atStartOfDay(zone).toInstant();
-      if (begins.isAfter(time)) {
+    for (LocalDate day = time.atZone(zone).toLocalDate(); ; day = day.plusDays(1)) {
+      Instant begins = day.atStartOfDay(zone).toInstant();
+      if (begins.isAfter(time) && isFirst(day)) {
         return begins;
       }
     }
   }
 
-  /** The period's first day on or before a day. */
-  private LocalDate beginning(LocalDate day) {
+  /** Whether a period begins with this day. */
+  private boolean isFirst(LocalDate day) {
     return switch (unit) {
-      case "day" -> day;
-      case "week" -> day.with(TemporalAdjusters.previousOrSame(DayOfWeek.of(starts)));
-      case "month" -> {
-        LocalDate first = of(YearMonth.from(day));
-        yield first.isAfter(day) ? of(YearMonth.from(day).minusMonths(1)) : first;
-      }
-      default -> {
-        LocalDate first = LocalDate.of(day.getYear(), starts, 1);
-        yield first.isAfter(day) ? first.minusYears(1) : first;
-      }
+      case "day" -> true;
+      case "week" -> day.getDayOfWeek().getValue() == starts;
+      case "month" -> day.getDayOfMonth() == Math.min(starts, day.lengthOfMonth());
+      default -> day.getDayOfMonth() == 1 && day.getMonthValue() == starts;
     };
-  }
-
-  private LocalDate following(LocalDate first) {
-    return switch (unit) {
-      case "day" -> first.plusDays(1);
-      case "week" -> first.plusWeeks(1);
-      case "month" -> of(YearMonth.from(first).plusMonths(1));
-      default -> first.plusYears(1);
-    };
-  }
-
-  private LocalDate of(YearMonth month) {
-    return month.atDay(Math.min(starts, month.lengthOfMonth()));
   }
 }

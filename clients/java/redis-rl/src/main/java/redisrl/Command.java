@@ -87,7 +87,7 @@ record Command(String name, List<String> keys, List<String> words) {
     }
     check(
         !at.isBefore(Instant.EPOCH) && !at.isAfter(Instant.ofEpochMilli(MAX_UNITS)),
-        "the time of a refund must be from 0 to 2^53-1 ms after 1970, and is %s",
+        "the time of a refund must be from 0 to 9007199254740991 ms after 1970, and is %s",
         at);
     return of("REFUND", key, named(rule.checked(1).at(at)), "AT", Long.toString(at.toEpochMilli()));
   }
@@ -113,7 +113,9 @@ record Command(String name, List<String> keys, List<String> words) {
   }
 
   static Command release(String key, String... holders) {
-    check(holders.length > 0, "release needs a holder");
+    check(
+        holders.length > 0 && !List.of(holders).contains(""),
+        "release needs a holder, and each of them a name");
     return new Command("RELEASE", List.of(key), List.of(holders));
   }
 

@@ -247,16 +247,30 @@ final class Core {
   }
 
   /**
-   * Clients say that there is no connection. Why is said by its cause, of Jedis a suppressed one.
+   * Clients say that there is no connection. Why is said by its cause, of a cluster a suppressed
+   * one.
    */
   private static String told(Throwable error) {
     Throwable first = error;
-    for (Throwable next = error; next != null; ) {
+    for (Throwable next = error; next != null; next = before(next)) {
       first = next;
-      Throwable[] beside = next.getSuppressed();
-      next = next.getCause() == null && beside.length > 0 ? beside[0] : next.getCause();
     }
     return first == error ? error.toString() : error + ": " + first.getMessage();
+  }
+
+  private static @Nullable Throwable before(Throwable error) {
+    Throwable[] beside = error.getSuppressed();
+    return error.getCause() == null && beside.length > 0 ? beside[0] : error.getCause();
+  }
+
+  /** An error of this type among those that have led to another. */
+  static <E extends Throwable> @Nullable E found(Throwable error, Class<E> type) {
+    for (Throwable next = error; next != null; next = before(next)) {
+      if (type.isInstance(next)) {
+        return type.cast(next);
+      }
+    }
+    return null;
   }
 
   /** Nothing was counted: once more, as long as there is time. */
@@ -404,7 +418,8 @@ final class Core {
               }
               server.mode = mode;
               server.probed(transport.connections());
-              LOG.info("limiter {}: the server {} is called in mode {}", name, server.name, mode);
+              String node = server.name.isEmpty() ? "" : " " + server.name;
+              LOG.info("limiter {}: the server{} is called in mode {}", name, node, mode);
               if (mode == Mode.FUNCTIONS) {
                 replaceOlder(command.keys().get(0));
               }

@@ -4,11 +4,12 @@ import java.time.Duration;
 import java.time.Instant;
 import java.util.ArrayList;
 import java.util.Comparator;
-import java.util.HashMap;
+import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
+import java.util.Set;
 import java.util.function.UnaryOperator;
 import org.jspecify.annotations.Nullable;
 import redisrl.Rule.Policy;
@@ -219,7 +220,7 @@ public record Decision(
   /** The policies of the answer, with names that differ. */
   private List<Item> items() {
     List<Item> items = new ArrayList<>();
-    Map<String, Integer> seen = new HashMap<>();
+    Set<String> taken = new HashSet<>();
     for (Decision one : results.isEmpty() ? List.of(this) : results) {
       Rule asked = Objects.requireNonNull(one.rule);
       // A rule of all that is forced never denies.
@@ -231,12 +232,11 @@ public record Decision(
                 .filter(s -> policies.size() == 1 || s.window().toMillis() == policy.windowMs())
                 .findFirst()
                 .orElse(null);
-        int times = seen.merge(policy.name(), 1, Integer::sum);
-        items.add(
-            new Item(
-                times == 1 ? policy : policy.named(policy.name() + "-" + times),
-                known,
-                known != null && !known.allowed() && denies));
+        String name = policy.name();
+        for (int times = 2; !taken.add(name); times++) {
+          name = policy.name() + "-" + times;
+        }
+        items.add(new Item(policy.named(name), known, known != null && !known.allowed() && denies));
       }
     }
     return items;

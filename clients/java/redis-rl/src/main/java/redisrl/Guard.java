@@ -69,50 +69,22 @@ public final class Guard {
   private boolean isAway;
   private long toldAt = System.nanoTime() - TOLD_AGAIN;
 
-  private Guard(Builder builder) {
-    this.limiter = builder.limiter.within(builder.timeout);
-    this.policy = builder.policy;
-    this.local = new Local(builder.processes);
+  /** One that counts the server as unavailable after 250 ms, and then lets requests through. */
+  public Guard(Limiter limiter) {
+    this(limiter, TIMEOUT, WhenUnavailable.OPEN, 1);
   }
 
-  /** A guard that decides by a limiter, with that one's prefix, name and listener. */
-  public static Builder on(Limiter limiter) {
-    return new Builder(given(limiter, "the limiter"));
-  }
-
-  /** Options of a guard. */
-  public static final class Builder {
-    private final Limiter limiter;
-    private Duration timeout = TIMEOUT;
-    private WhenUnavailable policy = WhenUnavailable.OPEN;
-    private int processes = 1;
-
-    private Builder(Limiter limiter) {
-      this.limiter = limiter;
-    }
-
-    /** After what time the server counts as unavailable: 250 ms unless given. */
-    public Builder timeout(Duration timeout) {
-      this.timeout = Limiter.Builder.checked(timeout);
-      return this;
-    }
-
-    /** OPEN unless given. */
-    public Builder whenUnavailable(WhenUnavailable policy) {
-      this.policy = given(policy, "what happens when the server is unavailable");
-      return this;
-    }
-
-    /** Among how many processes limits are divided with LOCAL: 1 unless given. */
-    public Builder processes(int processes) {
-      check(processes >= 1, "there must be at least 1 process, not %s", processes);
-      this.processes = processes;
-      return this;
-    }
-
-    public Guard build() {
-      return new Guard(this);
-    }
+  /**
+   * A guard that decides by a limiter, with that one's prefix, name and listener.
+   *
+   * @param timeout after what time the server counts as unavailable
+   * @param processes among how many processes limits are divided with LOCAL
+   */
+  public Guard(Limiter limiter, Duration timeout, WhenUnavailable policy, int processes) {
+    check(processes >= 1, "there must be at least 1 process, not %s", processes);
+    this.limiter = given(limiter, "the limiter").within(timeout);
+    this.policy = given(policy, "what happens when the server is unavailable");
+    this.local = new Local(processes);
   }
 
   /** The key at which a limit is counted, for {@link Limiter#reset} and so on. */

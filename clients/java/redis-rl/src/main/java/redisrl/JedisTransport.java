@@ -128,11 +128,13 @@ public final class JedisTransport implements Transport {
                 recoveries.incrementAndGet();
               }
               return value;
-            } catch (JedisDataException said) {
-              ServerException line = new ServerException(String.valueOf(said.getMessage()));
-              answered = line.isReadOnly() ? answered : System.nanoTime();
-              throw line;
             } catch (RuntimeException error) {
+              JedisDataException said = Core.found(error, JedisDataException.class);
+              if (said != null) {
+                ServerException line = new ServerException(String.valueOf(said.getMessage()));
+                answered = line.isReadOnly() ? answered : System.nanoTime();
+                throw line;
+              }
               isFailing = true;
               closeIdle();
               throw error;

@@ -9,6 +9,7 @@ import io.lettuce.core.ClientOptions.DisconnectedBehavior;
 import io.lettuce.core.RedisChannelHandler;
 import io.lettuce.core.RedisClient;
 import io.lettuce.core.RedisCommandExecutionException;
+import io.lettuce.core.RedisConnectionException;
 import io.lettuce.core.RedisConnectionStateListener;
 import io.lettuce.core.RedisURI;
 import io.lettuce.core.TimeoutOptions;
@@ -59,6 +60,7 @@ public final class LettuceTransport implements Transport {
   private @Nullable CompletableFuture<StatefulConnection<String, String>> current;
   private long begun;
   private volatile long answered;
+  private volatile @Nullable Throwable refusal; // What the server said against a connection last.
   private long refreshed = System.nanoTime();
   private boolean isClosed;
 
@@ -260,9 +262,12 @@ public final class LettuceTransport implements Transport {
         .whenComplete(
             (connection, error) -> {
               if (error != null) {
-                made.completeExceptionally(said(error));
+                Throwable said = refusal != null && isCut(error) ? refusal : said(error);
+                refusal = said instanceof ServerException ? said : refusal;
+                made.completeExceptionally(said);
                 return;
               }
+              refusal = null;
               connections.incrementAndGet();
               if (cluster == null) {
                 connection.addListener(ENDS_WHEN_DISCONNECTED);
@@ -274,14 +279,21 @@ public final class LettuceTransport implements Transport {
     return made;
   }
 
+  /**
+   * Whether a connection was made and ended, and Lettuce does not know why: it may see the end of
+   * one that the server refuses before what the server has said.
+   */
+  private static boolean isCut(Throwable error) {
+    Throwable cause = error.getCause();
+    return cause != null
+        ? isCut(cause)
+        : error instanceof RedisConnectionException || error instanceof IllegalStateException;
+  }
+
   /** What the server has said against the connection, such as that the password is wrong. */
   private static Throwable said(Throwable error) {
-    for (Throwable cause = error; cause != null; cause = cause.getCause()) {
-      if (cause instanceof RedisCommandExecutionException line) {
-        return new ServerException(String.valueOf(line.getMessage()));
-      }
-    }
-    return error;
+    RedisCommandExecutionException line = Core.found(error, RedisCommandExecutionException.class);
+    return line == null ? error : new ServerException(String.valueOf(line.getMessage()));
   }
 
   /**
@@ -355,10 +367,11 @@ public final class LettuceTransport implements Transport {
   public void close() {
     synchronized (this) {
       isClosed = true;
-      leave(current);
     }
-    if (own != null) {
-      var ignored = own.shutdownAsync();
+    if (own == null) {
+      leave(current);
+    } else {
+      var ignored = own.shutdownAsync(); // With its connections.
     }
   }
 }

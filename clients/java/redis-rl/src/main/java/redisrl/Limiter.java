@@ -77,7 +77,7 @@ public final class Limiter implements AutoCloseable {
     private String prefix = "";
     private Mode mode = Mode.AUTO;
     private Duration timeout = Duration.ofSeconds(1);
-    private String name = "";
+    private String name = "redis-rl";
     private Consumer<Event> listener = event -> {};
 
     private Builder(Transport transport) {
@@ -302,18 +302,18 @@ public final class Limiter implements AutoCloseable {
     long began = System.nanoTime();
     Decision decision;
     try {
-      decision = reserved(call, held);
+      decision = reserved(call, held, timeout);
     } catch (ServerException error) {
       if (!error.hasEnded()) {
         throw error;
       }
       held = Keyed.at(held, Keyed.earliestEnd(held));
-      decision = reserved(call, held);
+      decision = reserved(call, held, rest(timeout, began));
     }
     return new Reservation(this, call, held, lease, granted(decision), began);
   }
 
-  private Decision reserved(String call, List<Keyed> held) {
+  private Decision reserved(String call, List<Keyed> held, Duration timeout) {
     Consumer<Decision> back = decision -> giveBack(decision.allowed() ? held : List.of());
     return joined(decided(call, held, timeout, back), back);
   }
@@ -368,6 +368,7 @@ public final class Limiter implements AutoCloseable {
       String call, List<Keyed> given, Duration timeout, Consumer<Decision> late) {
     boolean isHeld = given.stream().anyMatch(Keyed::isHeld);
     List<Keyed> rules = isHeld ? given : Keyed.at(given, Instant.now());
+    long began = System.nanoTime();
     CompletableFuture<Decision> decided = once(call, rules, timeout, late);
     Instant end = Keyed.earliestEnd(rules);
     if (!isHeld && !end.equals(Instant.MAX)) {
@@ -375,9 +376,18 @@ public final class Limiter implements AutoCloseable {
       decided =
           Core.orElse(
               decided,
-              line -> line.hasEnded() ? once(call, Keyed.at(rules, end), timeout, late) : null);
+              line ->
+                  line.hasEnded()
+                      ? once(call, Keyed.at(rules, end), rest(timeout, began), late)
+                      : null);
     }
     return told(call, Keyed.keys(rules), decided);
+  }
+
+  /** What is left of the time of a call. */
+  private static Duration rest(Duration timeout, long began) {
+    Duration rest = timeout.minusNanos(System.nanoTime() - began);
+    return rest.toMillis() < 1 ? Duration.ofMillis(1) : rest;
   }
 
   CompletableFuture<Decision> decided(String call, List<Keyed> rules) {

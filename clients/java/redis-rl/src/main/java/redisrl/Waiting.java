@@ -144,7 +144,7 @@ final class Waiting {
       Duration turn = Duration.ofNanos(Math.min(left, Command.LONGEST_TURN.toNanos()));
       try {
         CompletableFuture<Decision> call =
-            at.rule() instanceof Rule.Queued queued && !at.rule().options.force()
+            at.rule() instanceof Rule.Queued queued
                 ? limiter.turned(at.key(), queued, turn, timeout, this::late)
                 : limiter.decided("hit", List.of(at), timeout, this::late);
         call.whenComplete(this::answered);
@@ -243,7 +243,7 @@ final class Waiting {
       }
       if (at.rule() instanceof Rule.Lease) {
         limiter.giveBack(List.of(at));
-      } else if (at.rule() instanceof Rule.Queued && !at.rule().options.force()) {
+      } else if (at.rule() instanceof Rule.Queued) {
         var ignored = limiter.refundAsync(at.key(), at.rule(), decision.at());
       }
     }

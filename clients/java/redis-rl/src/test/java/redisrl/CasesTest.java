@@ -333,10 +333,11 @@ class CasesTest {
     }
     assertThat(rule).isNotNull();
     return switch (call) {
-      case "hit", "wait" -> {
-        // What waits by a rule without turns asks as hit does.
-        yield Command.hit(key, rule.at(now));
-      }
+      case "hit", "wait" ->
+          // What waits by a rule without turns asks as hit does.
+          call.equals("wait") && rule instanceof Rule.Queued queued
+              ? Command.turn(key, queued, Duration.ZERO)
+              : Command.hit(key, rule.at(now));
       case "turn" ->
           Command.turn(
               key, (Rule.Queued) rule, Duration.ofMillis(options.get("within_ms").longValue()));

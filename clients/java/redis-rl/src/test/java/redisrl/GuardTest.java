@@ -44,7 +44,7 @@ class GuardTest {
       Counting transport = new Counting(to);
       List<Event> events = new ArrayList<>();
       Limiter limiter = Limiter.builder(transport).mode(Mode.MODULE).listener(events::add).build();
-      Guard guard = Guard.on(limiter).timeout(Duration.ofSeconds(10)).build();
+      Guard guard = new Guard(limiter, Duration.ofSeconds(10), WhenUnavailable.OPEN, 1);
       assertThat(guard.decide(one("a", RULE)).allowed()).isTrue();
       assertThat(guard.decide(one("a", RULE)).allowed()).isTrue();
       Decision denied = guard.decide(one("a", RULE));
@@ -78,7 +78,7 @@ class GuardTest {
     try (TestServer server = new TestServer(true);
         Transport to = LettuceTransport.create(server.uri())) {
       Limiter limiter = Limiter.builder(to).mode(Mode.MODULE).build();
-      Guard guard = Guard.on(limiter).timeout(Duration.ofSeconds(10)).build();
+      Guard guard = new Guard(limiter, Duration.ofSeconds(10), WhenUnavailable.OPEN, 1);
       for (int i = 0; i < 3; i++) {
         assertThat(guard.decide(one("w", RULE.cost(0))).allowed()).isTrue();
       }
@@ -128,16 +128,16 @@ class GuardTest {
   @Test
   void whereNoServerIsThePolicyDecides() {
     Limiter limiter = Limiter.builder(new Counting(null)).mode(Mode.MODULE).build();
-    Guard open = Guard.on(limiter).build();
+    Guard open = new Guard(limiter);
     for (int i = 0; i < 5; i++) {
       Decision decision = open.decide(one("a", RULE));
       assertThat(decision.source()).isEqualTo(Source.OPEN);
       assertThat(decision.headers()).isEmpty();
     }
-    Guard closed = Guard.on(limiter).whenUnavailable(WhenUnavailable.CLOSED).build();
+    Guard closed = new Guard(limiter, Guard.TIMEOUT, WhenUnavailable.CLOSED, 1);
     assertThatThrownBy(() -> closed.decide(one("a", RULE)))
         .isInstanceOf(UnavailableException.class);
-    Guard local = Guard.on(limiter).whenUnavailable(WhenUnavailable.LOCAL).build();
+    Guard local = new Guard(limiter, Guard.TIMEOUT, WhenUnavailable.LOCAL, 1);
     assertThat(local.decide(one("a", RULE)).remaining()).isEqualTo(1);
     assertThat(local.decide(one("b", RULE.cost(3))).retryAfter()).isNull();
     assertThat(local.decide(one("a", RULE)).allowed()).isTrue();
@@ -152,7 +152,7 @@ class GuardTest {
         List.of(new Limit("c", Rule.sliding("9/hour"), null), new Limit("a", RULE, null));
     assertThat(local.decide(both).allowed()).isFalse();
     assertThat(local.decide(one("c", Rule.sliding("9/hour"))).remaining()).isEqualTo(8);
-    Guard shared = Guard.on(limiter).whenUnavailable(WhenUnavailable.LOCAL).processes(4).build();
+    Guard shared = new Guard(limiter, Guard.TIMEOUT, WhenUnavailable.LOCAL, 4);
     assertThat(shared.decide(one("a", Rule.sliding("8/s, 20/hour"))).each())
         .extracting(State::limit)
         .containsExactly(2L, 5L);

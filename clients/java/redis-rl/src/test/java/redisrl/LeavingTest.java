@@ -174,7 +174,7 @@ class LeavingTest {
           }
         };
     Limiter limiter = on(transport, Duration.ofSeconds(10));
-    Guard guard = Guard.on(limiter).timeout(Duration.ofSeconds(10)).build();
+    Guard guard = new Guard(limiter, Duration.ofSeconds(10), Guard.WhenUnavailable.OPEN, 1);
     List<Guard.Limit> asked = List.of(new Guard.Limit("a", Rule.sliding("0/hour"), null));
     guard.decideAsync(asked).cancel(false);
     comes.complete(null);
@@ -214,7 +214,7 @@ class LeavingTest {
             () -> limiter.turn("k", rule, null),
             () -> limiter.refund("k", rule, null),
             () -> limiter.hold("k", null, Duration.ZERO),
-            () -> Guard.on(limiter).build().decide(null),
+            () -> new Guard(limiter).decide(null),
             () -> Keys.keyFor(null, rule, "a"),
             () -> Keys.keyFor("rl:", rule, null),
             () -> Rule.sliding((String[]) null),

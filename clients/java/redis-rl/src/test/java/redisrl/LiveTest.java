@@ -6,6 +6,10 @@ import static org.assertj.core.api.Assertions.catchThrowable;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import io.lettuce.core.RedisClient;
+import io.lettuce.core.RedisURI;
+import java.io.ByteArrayOutputStream;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.time.ZoneOffset;
 import java.util.ArrayList;
@@ -389,6 +393,69 @@ class LiveTest {
   }
 
   @Test
+  void theSecondQuestionOfAPeriodThatIsOverHasTheRestOfTheTime() {
+    AtomicInteger asked = new AtomicInteger();
+    Between transport =
+        new Between(null) {
+          @Override
+          public CompletableFuture<Object> send(String key, List<String> words) {
+            CompletableFuture<Object> reply = new CompletableFuture<>();
+            if (words.get(0).equals("RL.FIXED") && asked.getAndIncrement() == 0) {
+              Core.after(
+                  TimeUnit.MILLISECONDS.toNanos(500),
+                  () ->
+                      reply.completeExceptionally(new ServerException("ERR the window has ended")));
+            }
+            return reply;
+          }
+        };
+    Limiter limiter =
+        Limiter.builder(transport).mode(Mode.MODULE).timeout(Duration.ofSeconds(2)).build();
+    Throwable error =
+        catchThrowable(() -> limiter.hit("k", Rule.calendar("5/day", ZoneOffset.UTC, 1)));
+    assertThat(asked).hasValue(2);
+    Matcher told = Pattern.compile("no answer within (\\d+) ms").matcher(error.getMessage());
+    assertThat(told.matches()).isTrue();
+    assertThat(Integer.parseInt(told.group(1))).isBetween(1, 1500);
+  }
+
+  @ParameterizedTest
+  @EnumSource
+  void aUserWhoMayNotUseTheCommandOfTheProbeFindsTheServerAgain(Way way) throws Exception {
+    try (TestServer hung =
+            new TestServer(
+                true, "--user", "default", "on", "nopass", "~*", "&*", "+@all", "-rl.peek");
+        Transport transport = way.to(hung);
+        Limiter limiter = Limiter.builder(transport).timeout(Duration.ofMillis(300)).build()) {
+      Rule rule = Rule.sliding("1000/minute");
+      assertThatThrownBy(() -> on(transport).build().peek("k", rule))
+          .isInstanceOf(ServerException.class);
+      eventually(() -> catchThrowable(() -> limiter.hit("k", rule)) == null);
+      hung.signal("STOP");
+      assertThatThrownBy(() -> limiter.hit("k", rule)).isInstanceOf(UnavailableException.class);
+      hung.signal("CONT");
+      eventually(() -> catchThrowable(() -> limiter.hit("k", rule)) == null);
+      assertThat(limiter.mode()).isEqualTo(Mode.MODULE);
+    }
+  }
+
+  @Test
+  void nothingIsLoggedWhenATransportIsClosed() {
+    ByteArrayOutputStream logged = new ByteArrayOutputStream();
+    PrintStream before = System.err;
+    System.setErr(new PrintStream(logged, true, StandardCharsets.UTF_8));
+    try (Transport transport = LettuceTransport.create(server.uri());
+        Limiter limiter = on(transport).name("closed").build()) {
+      limiter.hit(key(), Rule.sliding("5/s"));
+    } finally {
+      System.setErr(before);
+    }
+    assertThat(logged.toString(StandardCharsets.UTF_8))
+        .contains("limiter closed: the server")
+        .doesNotContain("already closed");
+  }
+
+  @Test
   void badInputIsRefusedWhereItIsMade() throws Exception {
     RedisClient client = RedisClient.create(server.uri());
     try (Transport transport = LettuceTransport.of(client)) {
@@ -437,6 +504,42 @@ class LiveTest {
       assertThatThrownBy(() -> limiter.hit("k", Rule.sliding("5/s")))
           .isInstanceOf(ServerException.class)
           .hasMessageStartingWith("NOAUTH");
+    }
+  }
+
+  @ParameterizedTest
+  @EnumSource
+  void aPasswordOfAClusterThatIsWrongIsNoOutage(Way way) throws Exception {
+    try (TestServer closed =
+            new TestServer(true, "--cluster-enabled", "yes", "--requirepass", "s3cret");
+        Transport transport =
+            way == Way.LETTUCE
+                ? LettuceTransport.cluster(List.of(closed.uri()))
+                : way.toCluster(closed);
+        Limiter limiter = on(transport).build()) {
+      assertThatThrownBy(() -> limiter.hit("k", Rule.sliding("5/s")))
+          .isInstanceOf(ServerException.class)
+          .hasMessageStartingWith("NOAUTH");
+    }
+  }
+
+  @Test
+  void aPasswordThatIsWrongIsNoOutageForAnyOfManyCalls() throws Exception {
+    try (TestServer closed = new TestServer(true, "--requirepass", "s3cret");
+        Transport transport =
+            LettuceTransport.create(
+                RedisURI.builder(closed.uri()).withPassword("wrong".toCharArray()).build());
+        Limiter limiter = on(transport).build()) {
+      // Of the first, Lettuce may not know.
+      eventually(
+          () ->
+              catchThrowable(() -> limiter.hit("k", Rule.sliding("5/s")))
+                  instanceof ServerException);
+      for (int i = 0; i < 400; i++) {
+        assertThatThrownBy(() -> limiter.hit("k", Rule.sliding("5/s")))
+            .isInstanceOf(ServerException.class)
+            .hasMessageStartingWith("WRONGPASS");
+      }
     }
   }
 }

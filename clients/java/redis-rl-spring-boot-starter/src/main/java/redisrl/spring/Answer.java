@@ -2,9 +2,12 @@ package redisrl.spring;
 
 import java.util.List;
 import java.util.Map;
+import java.util.function.Supplier;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 import redisrl.Decision;
+import redisrl.Guard;
+import redisrl.ServerException;
 import redisrl.UnavailableException;
 
 /** What a decision means for the response. */
@@ -17,6 +20,15 @@ record Answer(int status, Map<String, String> headers, String body) {
   static final Answer UNLIMITED = new Answer(PASSES, Map.of(), "");
 
   private static final Logger LOG = LoggerFactory.getLogger(Answer.class);
+
+  static Answer by(Guard guard, Supplier<List<Guard.Limit>> limits) {
+    try {
+      List<Guard.Limit> asked = limits.get();
+      return asked.isEmpty() ? UNLIMITED : of(guard.decide(asked));
+    } catch (RuntimeException error) {
+      return of(error);
+    }
+  }
 
   static Answer of(Decision decision) {
     Decision.Problem problem = decision.problem();
@@ -34,7 +46,11 @@ record Answer(int status, Map<String, String> headers, String body) {
     if (error instanceof UnavailableException) {
       return problem("The rate limiter is not available", 503);
     }
-    LOG.debug("the request could not be limited", error);
+    if (error instanceof ServerException) { // Clients can cause any number of them.
+      LOG.debug("a request could not be limited", error);
+    } else {
+      LOG.error("a request could not be limited", error);
+    }
     return problem("The request could not be limited", 500);
   }
 

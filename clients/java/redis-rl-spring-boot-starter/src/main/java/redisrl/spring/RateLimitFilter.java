@@ -10,8 +10,6 @@ import java.io.IOException;
 import java.security.Principal;
 import java.util.Collections;
 import java.util.List;
-import java.util.function.Supplier;
-import org.jspecify.annotations.Nullable;
 import org.springframework.core.Ordered;
 import org.springframework.http.server.RequestPath;
 import org.springframework.web.cors.CorsUtils;
@@ -27,12 +25,10 @@ final class RateLimitFilter extends OncePerRequestFilter implements Ordered {
   private final RequestLimits<HttpServletRequest> limits;
   private final int order;
 
-  /** With the limits of the settings, or with others. */
-  RateLimitFilter(
-      Guard guard, @Nullable RequestLimits<HttpServletRequest> others, Settings settings) {
+  RateLimitFilter(Guard guard, RequestLimits<HttpServletRequest> limits, int order) {
     this.guard = guard;
-    this.limits = others != null ? others : request -> settings.of(seen(request));
-    this.order = settings.order(others != null);
+    this.limits = limits;
+    this.order = order;
   }
 
   /** A request as limits see it: with the path as Spring MVC routes it. */
@@ -59,24 +55,14 @@ final class RateLimitFilter extends OncePerRequestFilter implements Ordered {
   protected void doFilterInternal(
       HttpServletRequest request, HttpServletResponse response, FilterChain chain)
       throws ServletException, IOException {
-    if (CorsUtils.isPreFlightRequest(request) || admits(response, () -> limits.of(request))) {
+    if (CorsUtils.isPreFlightRequest(request)
+        || admits(response, Answer.by(guard, () -> limits.of(request)))) {
       chain.doFilter(request, response);
     }
   }
 
-  Answer decide(Supplier<List<Guard.Limit>> limits) {
-    try {
-      List<Guard.Limit> asked = limits.get();
-      return asked.isEmpty() ? Answer.UNLIMITED : Answer.of(guard.decide(asked));
-    } catch (RuntimeException error) {
-      return Answer.of(error);
-    }
-  }
-
   /** Whether the request goes on. It has its answer otherwise. */
-  boolean admits(HttpServletResponse response, Supplier<List<Guard.Limit>> limits)
-      throws IOException {
-    Answer answer = decide(limits);
+  static boolean admits(HttpServletResponse response, Answer answer) throws IOException {
     answer.headers().forEach(response::setHeader);
     if (!answer.passes()) {
       response.setStatus(answer.status());

@@ -16,17 +16,18 @@ import org.springframework.web.bind.annotation.RequestMapping;
 import org.springframework.web.method.HandlerMethod;
 import org.springframework.web.servlet.HandlerInterceptor;
 import org.springframework.web.servlet.HandlerMapping;
+import redisrl.Guard;
 import redisrl.spring.Settings.Declared;
 
 /** Limits the methods of controllers that have {@link RateLimit}. */
 final class RateLimitInterceptor implements HandlerInterceptor {
-  private final RateLimitFilter filter;
+  private final Guard guard;
   private final Settings settings;
   // By controller and method: controllers share the methods that they inherit.
   private final Map<List<Object>, Optional<Declared>> known = new ConcurrentHashMap<>();
 
-  RateLimitInterceptor(RateLimitFilter filter, Settings settings) {
-    this.filter = filter;
+  RateLimitInterceptor(Guard guard, Settings settings) {
+    this.guard = guard;
     this.settings = settings;
   }
 
@@ -69,7 +70,9 @@ final class RateLimitInterceptor implements HandlerInterceptor {
         declared.route()
             + request.getContextPath()
             + request.getAttribute(HandlerMapping.BEST_MATCHING_PATTERN_ATTRIBUTE);
-    return filter.admits(
-        response, () -> settings.of(RateLimitFilter.seen(request), List.of(declared.on(route))));
+    return RateLimitFilter.admits(
+        response,
+        Answer.by(
+            guard, () -> settings.of(RateLimitFilter.seen(request), List.of(declared.on(route)))));
   }
 }

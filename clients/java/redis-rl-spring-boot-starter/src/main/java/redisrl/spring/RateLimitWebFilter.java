@@ -2,9 +2,9 @@ package redisrl.spring;
 
 import java.net.InetSocketAddress;
 import java.nio.charset.StandardCharsets;
-import java.security.Principal;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.function.Function;
 import org.jspecify.annotations.Nullable;
 import org.springframework.core.Ordered;
 import org.springframework.http.HttpStatusCode;
@@ -21,21 +21,18 @@ import redisrl.Guard;
 /** Limits the requests of WebFlux. Preflight requests of CORS are not counted. */
 final class RateLimitWebFilter implements WebFilter, Ordered {
   private final Guard guard;
-  private final RequestLimits<ServerWebExchange> limits;
-  private final @Nullable Settings settings;
+  private final Function<ServerWebExchange, Mono<List<Guard.Limit>>> limits;
   private final int order;
 
-  /** With the limits of the settings, or with others. */
   RateLimitWebFilter(
-      Guard guard, @Nullable RequestLimits<ServerWebExchange> limits, Settings settings) {
+      Guard guard, Function<ServerWebExchange, Mono<List<Guard.Limit>>> limits, int order) {
     this.guard = guard;
-    this.limits = limits == null ? exchange -> settings.of(seen(exchange, null)) : limits;
-    this.settings = limits == null && settings.hasPrincipals() ? settings : null;
-    this.order = settings.order(limits != null);
+    this.limits = limits;
+    this.order = order;
   }
 
   /** A request as limits see it. */
-  private static Settings.Request seen(ServerWebExchange exchange, @Nullable String principal) {
+  static Settings.Request seen(ServerWebExchange exchange, @Nullable String principal) {
     ServerHttpRequest of = exchange.getRequest();
     InetSocketAddress peer = of.getRemoteAddress();
     List<String> forwarded = new ArrayList<>();
@@ -70,7 +67,8 @@ final class RateLimitWebFilter implements WebFilter, Ordered {
     if (CorsUtils.isPreFlightRequest(exchange.getRequest())) {
       return chain.filter(exchange);
     }
-    return asked(exchange)
+    return limits
+        .apply(exchange)
         .flatMap(this::decided)
         .onErrorResume(error -> Mono.just(Answer.of(error)))
         .flatMap(
@@ -79,18 +77,6 @@ final class RateLimitWebFilter implements WebFilter, Ordered {
               answer.headers().forEach(response.getHeaders()::set);
               return answer.passes() ? chain.filter(exchange) : written(response, answer);
             });
-  }
-
-  private Mono<List<Guard.Limit>> asked(ServerWebExchange exchange) {
-    Settings byPrincipal = settings;
-    if (byPrincipal == null) {
-      return Mono.fromCallable(() -> limits.of(exchange));
-    }
-    return exchange
-        .getPrincipal()
-        .map(Principal::getName)
-        .defaultIfEmpty("")
-        .map(name -> byPrincipal.of(seen(exchange, name)));
   }
 
   private Mono<Answer> decided(List<Guard.Limit> asked) {

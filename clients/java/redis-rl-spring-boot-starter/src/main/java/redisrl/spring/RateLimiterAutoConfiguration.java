@@ -2,6 +2,7 @@ package redisrl.spring;
 
 import io.micrometer.core.instrument.MeterRegistry;
 import jakarta.servlet.http.HttpServletRequest;
+import java.security.Principal;
 import java.util.List;
 import java.util.Locale;
 import org.springframework.beans.factory.ObjectProvider;
@@ -22,6 +23,7 @@ import org.springframework.web.servlet.config.annotation.WebMvcConfigurer;
 import org.springframework.web.servlet.handler.MappedInterceptor;
 import org.springframework.web.servlet.mvc.method.annotation.RequestMappingHandlerMapping;
 import org.springframework.web.util.pattern.PathPattern;
+import reactor.core.publisher.Mono;
 import redisrl.Guard;
 import redisrl.Guard.WhenUnavailable;
 import redisrl.Limiter;
@@ -61,11 +63,12 @@ public class RateLimiterAutoConfiguration {
             given.whenUnavailable(),
             "when-unavailable",
             "open, closed or local");
-    Guard.Builder guard = Guard.on(limiter).whenUnavailable(policy);
-    RateLimiterProperties.checked("timeout", given.timeout(), () -> guard.timeout(given.timeout()));
     RateLimiterProperties.checked(
-        "processes", given.processes(), () -> guard.processes(given.processes()));
-    return guard.build();
+        "timeout", given.timeout(), () -> new Guard(limiter, given.timeout(), policy, 1));
+    return RateLimiterProperties.checked(
+        "processes",
+        given.processes(),
+        () -> new Guard(limiter, given.timeout(), policy, given.processes()));
   }
 
   private static <E extends Enum<E>> E one(
@@ -104,12 +107,24 @@ public class RateLimiterAutoConfiguration {
     @Bean
     RateLimitFilter redisRlFilter(
         Guard guard, Settings settings, ObjectProvider<RequestLimits<HttpServletRequest>> limits) {
-      return new RateLimitFilter(guard, limits.getIfAvailable(), settings);
+      return new RateLimitFilter(
+          guard,
+          limits.getIfAvailable(() -> request -> settings.of(RateLimitFilter.seen(request), false)),
+          Settings.BEFORE_SECURITY);
     }
 
     @Bean
-    RateLimitInterceptor redisRlInterceptor(RateLimitFilter filter, Settings settings) {
-      return new RateLimitInterceptor(filter, settings);
+    @ConditionalOnMissingBean(RequestLimits.class)
+    RateLimitFilter redisRlPrincipalFilter(Guard guard, Settings settings) {
+      return new RateLimitFilter(
+          guard,
+          request -> settings.of(RateLimitFilter.seen(request), true),
+          Settings.BEHIND_SECURITY);
+    }
+
+    @Bean
+    RateLimitInterceptor redisRlInterceptor(Guard guard, Settings settings) {
+      return new RateLimitInterceptor(guard, settings);
     }
 
     /** Which every mapping of handlers finds by itself, also one that asks no WebMvcConfigurer. */
@@ -135,7 +150,24 @@ public class RateLimiterAutoConfiguration {
     @Bean
     RateLimitWebFilter redisRlWebFilter(
         Guard guard, Settings settings, ObjectProvider<RequestLimits<ServerWebExchange>> limits) {
-      return new RateLimitWebFilter(guard, limits.getIfAvailable(), settings);
+      RequestLimits<ServerWebExchange> asked =
+          limits.getIfAvailable(
+              () -> exchange -> settings.of(RateLimitWebFilter.seen(exchange, null), false));
+      return new RateLimitWebFilter(
+          guard, exchange -> Mono.fromCallable(() -> asked.of(exchange)), Settings.BEFORE_SECURITY);
+    }
+
+    @Bean
+    @ConditionalOnMissingBean(RequestLimits.class)
+    RateLimitWebFilter redisRlPrincipalWebFilter(Guard guard, Settings settings) {
+      return new RateLimitWebFilter(
+          guard,
+          exchange ->
+              (settings.hasPrincipals() ? exchange.getPrincipal() : Mono.<Principal>empty())
+                  .map(Principal::getName)
+                  .defaultIfEmpty("")
+                  .map(name -> settings.of(RateLimitWebFilter.seen(exchange, name), true)),
+          Settings.BEHIND_SECURITY);
     }
 
     /** WebFlux has no interceptors: a limit that does nothing must not be taken for one. */
@@ -161,10 +193,17 @@ public class RateLimiterAutoConfiguration {
   @ConditionalOnClass(RateLimiter.class)
   @ConditionalOnWebApplication(type = ConditionalOnWebApplication.Type.REACTIVE)
   static class Gateway {
+    private static final String INCLUDE_HEADERS = "redis-rate-limiter.include-headers";
+
     @Bean
     @Primary
-    RedisRlRateLimiter redisRlRateLimiter(Guard guard) {
-      return new RedisRlRateLimiter(guard);
+    RedisRlRateLimiter redisRlRateLimiter(Guard guard, Environment environment) {
+      boolean before =
+          environment.getProperty("spring.cloud.gateway." + INCLUDE_HEADERS, Boolean.class, true);
+      return new RedisRlRateLimiter(
+          guard,
+          environment.getProperty(
+              "spring.cloud.gateway.server.webflux." + INCLUDE_HEADERS, Boolean.class, before));
     }
   }
 }

@@ -48,7 +48,7 @@ record RateLimiterProperties(
     @DefaultValue("64") int ipv6Prefix,
     @DefaultValue("false") boolean allowWithoutIdentity,
     @DefaultValue("") String prefix,
-    @DefaultValue("") String name,
+    @DefaultValue("redis-rl") String name,
     @DefaultValue("auto") String mode,
     @Nullable String url) {
   /**

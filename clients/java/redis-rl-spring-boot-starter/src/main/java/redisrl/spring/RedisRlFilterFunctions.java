@@ -11,6 +11,7 @@ import org.springframework.web.servlet.function.RouterFunctions;
 import org.springframework.web.servlet.function.ServerRequest;
 import org.springframework.web.servlet.function.ServerResponse;
 import org.springframework.web.servlet.support.RequestContextUtils;
+import redisrl.Guard;
 import redisrl.Rule;
 
 /** A filter for routes of Spring Cloud Gateway MVC: {@code .filter(redisRl("100/minute"))}. */
@@ -29,9 +30,9 @@ public final class RedisRlFilterFunctions {
       Settings.Declared limit =
           settings.declared(settings.isFixed() ? fixed : sliding).on(route(request));
       Answer answer =
-          context
-              .getBean(RateLimitFilter.class)
-              .decide(() -> settings.of(RateLimitFilter.seen(servlet), List.of(limit)));
+          Answer.by(
+              context.getBean(Guard.class),
+              () -> settings.of(RateLimitFilter.seen(servlet), List.of(limit)));
       if (!answer.passes()) {
         return ServerResponse.status(answer.status())
             .contentType(MediaType.APPLICATION_PROBLEM_JSON)

@@ -66,10 +66,12 @@ public final class RedisRlRateLimiter
           GATEWAY + "includeheaders");
 
   private final Guard guard;
+  private final boolean includeHeaders;
   private final Map<String, Config> routes = new ConcurrentHashMap<>();
 
-  RedisRlRateLimiter(Guard guard) {
+  RedisRlRateLimiter(Guard guard, boolean includeHeaders) {
     this.guard = guard;
+    this.includeHeaders = includeHeaders;
   }
 
   @Override
@@ -177,7 +179,10 @@ public final class RedisRlRateLimiter
             });
   }
 
-  private static Map<String, String> headers(Config config, Decision decision) {
+  private Map<String, String> headers(Config config, Decision decision) {
+    if (!includeHeaders) {
+      return Map.of();
+    }
     Map<String, String> headers = decision.headers();
     if (!config.headers.isEmpty()) {
       headers.putAll(config.headers);

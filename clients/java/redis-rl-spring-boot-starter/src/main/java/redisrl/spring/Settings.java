@@ -7,10 +7,12 @@ import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Locale;
+import java.util.Map;
 import java.util.Objects;
 import java.util.Set;
 import java.util.function.Function;
 import java.util.function.Supplier;
+import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 import org.springframework.boot.context.properties.source.InvalidConfigurationPropertyValueException;
@@ -26,6 +28,14 @@ import redisrl.Rule;
 /** What {@code rate-limiter.*} means. A value that means nothing stops the start. */
 final class Settings {
   static final String FORWARDED = "X-Forwarded-For";
+
+  /** The place of limits before Spring Security, so that guessing passwords is limited. */
+  static final int BEFORE_SECURITY = -110;
+
+  /** The place of limits by principal, who is not known before. */
+  static final int BEHIND_SECURITY = -90;
+
+  private static final String PRINCIPAL = "principal";
 
   /**
    * What a request has that limits go by.
@@ -67,7 +77,7 @@ final class Settings {
   private final Addresses addresses;
   private final boolean isFixed;
   private final Key key;
-  private final List<Declared> limits = new ArrayList<>();
+  private final Map<Boolean, List<Declared>> limits;
 
   Settings(RateLimiterProperties given) {
     this.given = given;
@@ -88,15 +98,17 @@ final class Settings {
                   "It must be sliding-window-algo (or sliding) or fixed-window-algo (or fixed).");
         };
     this.key = key("key", given.key());
+    List<Declared> all = new ArrayList<>();
     Rule rule = ruleOfAll();
     if (rule != null) {
-      Declared all = declared(rule);
-      String route = route(List.of(), Set.of(), key);
-      limits.add(route == null ? all : all.on(route));
+      all.add(new Declared(rule, key, List.of(), Set.of(), route(List.of(), Set.of(), key)));
     }
     for (int i = 0; i < given.limits().size(); i++) {
-      limits.add(declared("limits[" + i + "]", given.limits().get(i)));
+      all.add(declared("limits[" + i + "]", given.limits().get(i)));
     }
+    this.limits =
+        all.stream()
+            .collect(Collectors.partitioningBy(limit -> limit.key().text().equals(PRINCIPAL)));
   }
 
   private @Nullable Rule ruleOfAll() {
@@ -174,7 +186,7 @@ final class Settings {
   private Key key(String property, String text) {
     return switch (text) {
       case "address" -> new Key(text, request -> addresses.of(request.peer(), request.forwarded()));
-      case "principal" -> new Key(text, request -> request.principal().get());
+      case PRINCIPAL -> new Key(text, request -> request.principal().get());
       default -> {
         String header =
             text.startsWith("header:") ? text.substring("header:".length()).strip() : "";
@@ -222,22 +234,13 @@ final class Settings {
     return isFixed;
   }
 
-  /** Whether a request has to be authenticated first. */
   boolean hasPrincipals() {
-    return limits.stream().anyMatch(limit -> limit.key().text().equals("principal"));
+    return !limits.getOrDefault(true, List.of()).isEmpty();
   }
 
-  /**
-   * That of the filter: before Spring Security, so that guessing passwords is limited, and behind
-   * it where limits go by the principal.
-   */
-  int order(boolean hasOthers) {
-    return !hasOthers && hasPrincipals() ? -90 : -110;
-  }
-
-  /** The limits of a request. */
-  List<Guard.Limit> of(Request request) {
-    return of(request, limits);
+  /** The limits of a request: those by principal, or all others. */
+  List<Guard.Limit> of(Request request, boolean byPrincipal) {
+    return of(request, limits.getOrDefault(byPrincipal, List.of()));
   }
 
   List<Guard.Limit> of(Request request, List<Declared> declared) {

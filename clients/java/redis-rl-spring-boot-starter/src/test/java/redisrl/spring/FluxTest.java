@@ -5,18 +5,30 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import java.net.http.HttpResponse;
 import java.util.List;
+import java.util.Locale;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
 import org.springframework.boot.SpringBootConfiguration;
 import org.springframework.boot.autoconfigure.EnableAutoConfiguration;
 import org.springframework.cloud.gateway.filter.ratelimit.KeyResolver;
 import org.springframework.cloud.gateway.filter.ratelimit.RateLimiter;
 import org.springframework.context.annotation.Bean;
+import org.springframework.context.annotation.Import;
+import org.springframework.core.annotation.Order;
+import org.springframework.http.HttpStatus;
+import org.springframework.stereotype.Component;
 import org.springframework.web.bind.annotation.GetMapping;
 import org.springframework.web.bind.annotation.RestController;
+import org.springframework.web.cors.CorsConfiguration;
+import org.springframework.web.cors.reactive.CorsWebFilter;
+import org.springframework.web.cors.reactive.UrlBasedCorsConfigurationSource;
 import org.springframework.web.server.ServerWebExchange;
+import org.springframework.web.server.WebFilter;
+import org.springframework.web.server.WebFilterChain;
 import reactor.core.publisher.Mono;
 import redisrl.Guard;
 import redisrl.Rule;
@@ -122,6 +134,44 @@ class FluxTest {
     }
   }
 
+  /** At the place of Spring Security, lets in who says a name. */
+  @Component
+  @Order(-100)
+  static class Security implements WebFilter {
+    @Override
+    public Mono<Void> filter(ServerWebExchange exchange, WebFilterChain chain) {
+      String user = exchange.getRequest().getHeaders().getFirst("X-User");
+      if (user == null) {
+        exchange.getResponse().setStatusCode(HttpStatus.UNAUTHORIZED);
+        return exchange.getResponse().setComplete();
+      }
+      return chain.filter(exchange.mutate().principal(Mono.just(() -> user)).build());
+    }
+  }
+
+  @SpringBootConfiguration(proxyBeanMethods = false)
+  @EnableAutoConfiguration
+  @Import({Security.class, Shop.class})
+  static class Secured {}
+
+  @Test
+  void passwordsCannotBeGuessedWhereUsersAreLimitedToo() throws Exception {
+    try (App app =
+        App.reactive(
+            Secured.class,
+            App.url(server),
+            "rate-limiter.rate=5/hour",
+            "rate-limiter.limits[0].key=principal",
+            "rate-limiter.limits[0].rate=2/hour")) {
+      assertThat(app.statuses(2, "/")).containsExactly(401, 401);
+      assertThat(app.statuses(3, "/", "X-User", "a")).containsExactly(200, 200, 429);
+      assertThat(app.statuses(1, "/")).containsExactly(429);
+      assertThat(server.run("KEYS", "*"))
+          .contains("rl:sliding-5/3600s:{127.0.0.1}")
+          .contains("rl:principal sliding-2/3600s:{a}");
+    }
+  }
+
   @SpringBootConfiguration(proxyBeanMethods = false)
   @EnableAutoConfiguration
   @RestController
@@ -159,6 +209,27 @@ class FluxTest {
   void anAnnotationThatWouldDoNothingStopsTheStart() {
     assertThatThrownBy(() -> App.reactive(Annotated.class, App.url(server)))
         .hasMessageContaining("with WebFlux use rate-limiter.limits");
+  }
+
+  @SpringBootConfiguration(proxyBeanMethods = false)
+  @EnableAutoConfiguration
+  static class Cors {
+    @Bean
+    @Order(-120)
+    CorsWebFilter cors() {
+      UrlBasedCorsConfigurationSource source = new UrlBasedCorsConfigurationSource();
+      source.registerCorsConfiguration("/**", new CorsConfiguration().applyPermitDefaultValues());
+      return new CorsWebFilter(source);
+    }
+  }
+
+  @Test
+  void aDenialHasTheFieldsOfCorsWhereTheirFilterComesFirst() throws Exception {
+    try (App app = App.reactive(Cors.class, App.url(server), "rate-limiter.rate=0/hour")) {
+      HttpResponse<String> denied = app.get("/", "Origin", "http://shop.test");
+      assertThat(denied.statusCode()).isEqualTo(429);
+      assertThat(denied.headers().firstValue("Access-Control-Allow-Origin")).hasValue("*");
+    }
   }
 
   private static String[] route(int number, String id, String path, String... arguments) {
@@ -213,6 +284,58 @@ class FluxTest {
       assertThat(server.run("KEYS", "*"))
           .contains("rl:minutes sliding-2/3600s:{a}")
           .contains("rl:before throttle-119-1/1s:{a}");
+    }
+  }
+
+  @Test
+  void aFilterOfAllRoutesLimitsEachOfThem() throws Exception {
+    String filter = "spring.cloud.gateway.server.webflux.default-filters[0].";
+    String route = "spring.cloud.gateway.server.webflux.routes[";
+    try (App app =
+        App.reactive(
+            Shop.class,
+            App.url(server),
+            filter + "name=RequestRateLimiter",
+            filter + "args.redis-rl.rate=1/hour",
+            "spring.cloud.gateway.server.webflux.default-filters[1]=SetPath=/login",
+            route + "0].id=a",
+            route + "0].uri=forward:///",
+            route + "0].predicates[0]=Path=/all/a",
+            route + "1].id=b",
+            route + "1].uri=forward:///",
+            route + "1].predicates[0]=Path=/all/b")) {
+      assertThat(app.statuses(2, "/all/a", "X-Key", "a")).containsExactly(200, 429);
+      assertThat(app.statuses(2, "/all/b", "X-Key", "a")).containsExactly(200, 429);
+    }
+  }
+
+  @ParameterizedTest
+  @ValueSource(strings = {"", "server.webflux."})
+  void theFieldsOfRoutesAreLeftOutWhereTheGatewayIsToldSo(String part) throws Exception {
+    try (App app =
+        App.reactive(
+            Shop.class,
+            App.url(server),
+            joined(
+                route(0, "hours", "/hours", "redis-rl.rate=1/hour"),
+                route(
+                    1,
+                    "before",
+                    "/before",
+                    "redis-rate-limiter.replenishRate=1",
+                    "redis-rate-limiter.burstCapacity=60",
+                    "redis-rate-limiter.requestedTokens=60"),
+                new String[] {
+                  "spring.cloud.gateway." + part + "redis-rate-limiter.include-headers=false"
+                }))) {
+      for (String path : List.of("/hours", "/before")) {
+        for (int status : List.of(200, 429)) {
+          HttpResponse<String> response = app.get(path, "X-Key", "a");
+          assertThat(response.statusCode()).isEqualTo(status);
+          assertThat(response.headers().map().keySet())
+              .noneMatch(name -> name.toLowerCase(Locale.ROOT).contains("rate"));
+        }
+      }
     }
   }
 

@@ -7,25 +7,42 @@ import static org.springframework.cloud.gateway.server.mvc.handler.GatewayRouter
 import static org.springframework.cloud.gateway.server.mvc.handler.HandlerFunctions.http;
 import static redisrl.spring.RedisRlFilterFunctions.redisRl;
 
+import ch.qos.logback.classic.Logger;
+import ch.qos.logback.classic.spi.ILoggingEvent;
+import ch.qos.logback.core.read.ListAppender;
 import io.micrometer.core.instrument.MeterRegistry;
 import io.micrometer.core.instrument.simple.SimpleMeterRegistry;
+import jakarta.servlet.FilterChain;
+import jakarta.servlet.ServletException;
 import jakarta.servlet.http.HttpServletRequest;
+import jakarta.servlet.http.HttpServletRequestWrapper;
+import jakarta.servlet.http.HttpServletResponse;
+import java.io.IOException;
 import java.net.http.HttpResponse;
+import java.security.Principal;
 import java.util.List;
 import java.util.concurrent.Callable;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
+import org.slf4j.LoggerFactory;
 import org.springframework.boot.SpringBootConfiguration;
 import org.springframework.boot.autoconfigure.EnableAutoConfiguration;
+import org.springframework.boot.web.servlet.FilterRegistrationBean;
 import org.springframework.context.annotation.Bean;
 import org.springframework.context.annotation.Import;
+import org.springframework.core.annotation.Order;
+import org.springframework.stereotype.Component;
 import org.springframework.web.bind.annotation.GetMapping;
 import org.springframework.web.bind.annotation.PathVariable;
 import org.springframework.web.bind.annotation.PostMapping;
 import org.springframework.web.bind.annotation.RequestMapping;
 import org.springframework.web.bind.annotation.RestController;
+import org.springframework.web.cors.CorsConfiguration;
+import org.springframework.web.cors.UrlBasedCorsConfigurationSource;
+import org.springframework.web.filter.CorsFilter;
+import org.springframework.web.filter.OncePerRequestFilter;
 import org.springframework.web.servlet.config.annotation.WebMvcConfigurationSupport;
 import org.springframework.web.servlet.function.RouterFunction;
 import org.springframework.web.servlet.function.ServerResponse;
@@ -134,7 +151,7 @@ class MvcTest {
       while (app.context
               .getBean(MeterRegistry.class)
               .find("rate.limiter.calls")
-              .tags("source", "memory", "outcome", "denied")
+              .tags("limiter", "redis-rl", "source", "memory", "outcome", "denied")
               .counter()
           == null) {
         assertThat(app.get("/").statusCode()).isEqualTo(429);
@@ -221,6 +238,52 @@ class MvcTest {
     server.run("HSET", "rl:sliding-2/3600s:{127.0.0.1}", "a", "b");
     try (App app = App.servlet(Shop.class, App.url(server), "rate-limiter.rate=2/hour")) {
       assertThat(app.get("/").statusCode()).isEqualTo(500);
+    }
+  }
+
+  @SpringBootConfiguration(proxyBeanMethods = false)
+  @EnableAutoConfiguration
+  static class Broken {
+    @Bean
+    RequestLimits<HttpServletRequest> limits() {
+      return request -> {
+        throw new IllegalStateException("on purpose");
+      };
+    }
+  }
+
+  @Test
+  void whatABeanOfTheApplicationThrowsIsLogged() throws Exception {
+    try (App app = App.servlet(Broken.class, App.url(server))) {
+      ListAppender<ILoggingEvent> logged = new ListAppender<>();
+      logged.start();
+      ((Logger) LoggerFactory.getLogger(Answer.class)).addAppender(logged);
+      assertThat(app.get("/").statusCode()).isEqualTo(500);
+      assertThat(logged.list)
+          .anyMatch(line -> line.getThrowableProxy().getMessage().equals("on purpose"));
+    }
+  }
+
+  @SpringBootConfiguration(proxyBeanMethods = false)
+  @EnableAutoConfiguration
+  static class Cors {
+    @Bean
+    FilterRegistrationBean<CorsFilter> cors() {
+      UrlBasedCorsConfigurationSource source = new UrlBasedCorsConfigurationSource();
+      source.registerCorsConfiguration("/**", new CorsConfiguration().applyPermitDefaultValues());
+      FilterRegistrationBean<CorsFilter> filter =
+          new FilterRegistrationBean<>(new CorsFilter(source));
+      filter.setOrder(-120);
+      return filter;
+    }
+  }
+
+  @Test
+  void aDenialHasTheFieldsOfCorsWhereTheirFilterComesFirst() throws Exception {
+    try (App app = App.servlet(Cors.class, App.url(server), "rate-limiter.rate=0/hour")) {
+      HttpResponse<String> denied = app.get("/", "Origin", "http://shop.test");
+      assertThat(denied.statusCode()).isEqualTo(429);
+      assertThat(denied.headers().firstValue("Access-Control-Allow-Origin")).hasValue("*");
     }
   }
 
@@ -358,6 +421,53 @@ class MvcTest {
       assertThat(app.get("/three").statusCode()).isEqualTo(200);
       assertThat(app.send("HEAD", "/three").statusCode()).isEqualTo(200);
       assertThat(app.send("HEAD", "/three").statusCode()).isEqualTo(429);
+    }
+  }
+
+  /** At the place of Spring Security, lets in who says a name. */
+  @Component
+  @Order(-100)
+  static class Security extends OncePerRequestFilter {
+    @Override
+    protected void doFilterInternal(
+        HttpServletRequest request, HttpServletResponse response, FilterChain chain)
+        throws ServletException, IOException {
+      String user = request.getHeader("X-User");
+      if (user == null) {
+        response.setStatus(401);
+        return;
+      }
+      chain.doFilter(
+          new HttpServletRequestWrapper(request) {
+            @Override
+            public Principal getUserPrincipal() {
+              return () -> user;
+            }
+          },
+          response);
+    }
+  }
+
+  @SpringBootConfiguration(proxyBeanMethods = false)
+  @EnableAutoConfiguration
+  @Import({Security.class, Three.class})
+  static class Secured {}
+
+  @Test
+  void passwordsCannotBeGuessedWhereUsersAreLimitedToo() throws Exception {
+    try (App app =
+        App.servlet(
+            Secured.class,
+            App.url(server),
+            "rate-limiter.rate=5/hour",
+            "rate-limiter.limits[0].key=principal",
+            "rate-limiter.limits[0].rate=2/hour")) {
+      assertThat(app.statuses(2, "/three")).containsExactly(401, 401);
+      assertThat(app.statuses(3, "/three", "X-User", "a")).containsExactly(200, 200, 429);
+      assertThat(app.statuses(1, "/three")).containsExactly(429);
+      assertThat(server.run("KEYS", "*"))
+          .contains("rl:sliding-5/3600s:{127.0.0.1}")
+          .contains("rl:principal sliding-2/3600s:{a}");
     }
   }
 

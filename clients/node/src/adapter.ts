@@ -32,11 +32,9 @@ export interface StoreOptions extends AdapterOptions {
   readonly name?: string;
 }
 
-const ADAPTER_OPTIONS = ["prefix", "timeout", "whenUnavailable", "denyCache", "withoutIdentity"];
-
 /** How an adapter asks a limiter. Throws where its options cannot be kept, or one of them is not among `names`. */
 export function asking(limiter: Limiter, options: StoreOptions, what = "the store", names = Object.keys(options)) {
-  known(what, options, [...ADAPTER_OPTIONS, ...names]);
+  known(what, options, ["prefix", "timeout", "whenUnavailable", "denyCache", "withoutIdentity", ...names]);
   const { timeout, denyCache = true, ...given } = options;
   if (!(limiter instanceof Limiter)) throw new TypeError("the store needs a Limiter: new Limiter(client)");
   if (typeof denyCache !== "boolean") throw new TypeError(`denyCache is true or false, and not ${String(denyCache)}`);

@@ -49,21 +49,12 @@ export function isZone(zone: unknown): zone is string {
 /** The first day of the n-th period after the one of a local date, as if it were one of UTC. */
 function begins({ period, starts }: Calendar, local: Date, n: number): number {
   const [year, month, day] = [local.getUTCFullYear(), local.getUTCMonth(), local.getUTCDate()];
-  switch (period) {
-    case "day":
-      return Date.UTC(year, month, day + n);
-    case "week": {
-      const since = (local.getUTCDay() + 7 - (starts % 7)) % 7;
-      return Date.UTC(year, month, day - since + 7 * n);
-    }
-    case "month": {
-      // A month that is too short begins with its last day.
-      const begin = (m: number) => Date.UTC(year, m, Math.min(starts, new Date(Date.UTC(year, m + 1, 0)).getUTCDate()));
-      return begin(month + n - (local.getTime() < begin(month) ? 1 : 0));
-    }
-    case "year":
-      return Date.UTC(year + n - (month < starts - 1 ? 1 : 0), starts - 1);
-  }
+  if (period === "day") return Date.UTC(year, month, day + n);
+  if (period === "week") return Date.UTC(year, month, day - ((local.getUTCDay() + 7 - (starts % 7)) % 7) + 7 * n);
+  if (period === "year") return Date.UTC(year + n - (month < starts - 1 ? 1 : 0), starts - 1);
+  // A month that is too short begins with its last day.
+  const begin = (m: number) => Date.UTC(year, m, Math.min(starts, new Date(Date.UTC(year, m + 1, 0)).getUTCDate()));
+  return begin(month + n - (local.getTime() < begin(month) ? 1 : 0));
 }
 
 /** The first moment of a day in a zone: midnight, the first of two, or the end of the gap that begins with it. */

@@ -83,10 +83,7 @@ function wrap(client: Record<string, unknown> | undefined): Connection {
   throw new TypeError(`The client must be one of node-redis or ioredis, or a Connection, not ${what}`);
 }
 
-/**
- * What the clients of both libraries have in common: calls go through a client of our own, and through another one when that has
- * ended or is given up. All callers wait for the same attempt to connect, each until its own deadline.
- */
+/** What the clients of both libraries have in common. All callers wait for the same attempt to connect, each until its own deadline. */
 abstract class Derived<C extends object> implements Connection {
   readonly #client: C;
   #current: C | undefined;
@@ -149,7 +146,7 @@ abstract class Derived<C extends object> implements Connection {
       return await this.write(own, args, route);
     } catch (error) {
       // After a failover the name may lead to another server.
-      if (!this.cluster && isReply(error) && error.message.startsWith("READONLY")) this.close();
+      if (!this.cluster && isReply(error, /^READONLY/)) this.close();
       throw error;
     }
   }
@@ -393,8 +390,7 @@ class Ioredis extends Derived<IoredisClient> {
     const node = (this.cluster && this.#node(own, key, readOnly)) || own;
     gather(node.stream);
     return (node.call(...args) as Promise<unknown>).catch((error) => {
-      const isElsewhere = this.cluster && isReply(error) && /^(?:MOVED|ASK) /.test(error.message);
-      if (isElsewhere) return this.#redirected(own, error.message, args);
+      if (this.cluster && isReply(error, /^(?:MOVED|ASK) /)) return this.#redirected(own, error.message, args);
       throw error;
     });
   }

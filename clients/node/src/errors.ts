@@ -75,15 +75,11 @@ export function meaning(line: string, cluster = false): Meaning {
   return MISSING.test(line) || line.startsWith("NOSCRIPT") ? "probe" : "permanent";
 }
 
-export function isEnded(error: unknown): boolean {
-  return isReply(error) && error.message.startsWith("ERR the window has ended");
-}
-
-export function isSettled(error: unknown): boolean {
-  return isReply(error) && error.message.startsWith("ERR this hold is settled");
-}
-
 /** Whether an error is a reply of the server, whose line is the message, and no failure of the connection. */
-export function isReply(error: unknown): error is Error {
-  return error instanceof Error && /^[A-Z][A-Z0-9_]*(?: |$)/.test(error.message) && !(error instanceof TypeError);
+export function isReply(error: unknown, like = /^/): error is Error {
+  const isLine = error instanceof Error && /^[A-Z][A-Z0-9_]*(?: |$)/.test(error.message) && like.test(error.message);
+  return isLine && !(error instanceof TypeError);
 }
+
+export const isEnded = (error: unknown) => isReply(error, /^ERR the window has ended/);
+export const isSettled = (error: unknown) => isReply(error, /^ERR this hold is settled/);

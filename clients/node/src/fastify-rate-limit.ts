@@ -25,6 +25,8 @@ export interface FastifyRateLimitStore {
   child(settings: object): FastifyRateLimitStore;
 }
 
+export type FastifyRateLimitStoreClass = new (settings: object) => FastifyRateLimitStore;
+
 /**
  * The class to give to the plugin, which makes the store itself.
  *
@@ -35,12 +37,7 @@ export interface FastifyRateLimitStore {
  * With `ban` a sliding window counts as many denied requests as it takes; without it none. With `continueExceeding` it
  * counts them all, and is always a sliding one. `exponentialBackoff` is not supported.
  */
-export function fastifyRateLimitStore(
-  limiter: Limiter,
-  options: StoreOptions = {},
-): new (
-  settings: object,
-) => FastifyRateLimitStore {
+export function fastifyRateLimitStore(limiter: Limiter, options: StoreOptions = {}): FastifyRateLimitStoreClass {
   const { algorithm = "sliding", prefix, name, withoutIdentity } = options;
   const how = asking(limiter, options, "the store", ["algorithm", "name"]);
   return class Store implements FastifyRateLimitStore {

@@ -140,11 +140,10 @@ export function guard<Q extends object, D>(
   return async (request, route, response) => {
     const admission = await decide(request, route);
     const { headers, end } = admission;
-    if (!response) return admission;
-    if (end) over(response, end, incoming(request));
-    // Answered meanwhile, as by a time-out of the application's.
-    if (response.headersSent) return admission;
-    for (const [name, value] of Object.entries(headers)) response.appendHeader(name, value);
+    if (response && end) over(response, end, incoming(request));
+    // Another may have answered meanwhile, as by a time-out of the application's.
+    const open = response?.headersSent ? undefined : response;
+    for (const [name, value] of Object.entries(headers)) open?.appendHeader(name, value);
     return admission;
   };
 }

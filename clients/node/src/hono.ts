@@ -1,6 +1,6 @@
 /** Middleware for Hono, version 4. */
 
-import type { Context, MiddlewareHandler } from "hono";
+import type { Context, MiddlewareHandler as Middleware } from "hono";
 import { type GuardOptions, guard, type Limits, responded } from "./guard.js";
 import { mountedAt, type RequestLike } from "./identity.js";
 import type { Limiter } from "./limiter.js";
@@ -16,11 +16,7 @@ export type RateLimitOptions = GuardOptions<Context, (context: Context) => Respo
  * A rule without a name counts the requests of the path alone that the middleware is declared on: here of all, and of
  * `/item/:id`. `context.get("rateLimit")` has the decision.
  */
-export function rateLimit(
-  limiter: Limiter,
-  limits: Limits<Context>,
-  options: RateLimitOptions = {},
-): MiddlewareHandler {
+export function rateLimit(limiter: Limiter, limits: Limits<Context>, options: RateLimitOptions = {}): Middleware {
   const admit = guard(limiter, limits, options, incomingOf);
   return async (context, next) => {
     const admission = await admit(context, routeOf(context));

@@ -29,8 +29,8 @@ import { Outage } from "./outage.js";
 import { type Part, Reservation, reserving, type Work } from "./reservation.js";
 import { DeniedError, type Refund, type Result, readInteger, readIntegers, readResult, resultOf } from "./result.js";
 import type { LeaseRule, QuotaRule, Rule, TurnRule, UnitRule } from "./rules.js";
-import { type Command, EARLY_MS, type Mode, type Server, serverOf } from "./server.js";
-import { countdown, type Place, pauseFor, Queue, unlessLeft } from "./waiting.js";
+import { type Call, type Command, EARLY_MS, type Mode, type Server, serverOf } from "./server.js";
+import { countdown, pauseFor, Queue, unlessLeft } from "./waiting.js";
 import { type Asked, type Asking, checked, commandOf, countersOf, inPeriod, named, ofKind, wordsOf } from "./words.js";
 
 /**
@@ -362,11 +362,10 @@ export class Limiter {
   /** Asks the server, and reads what it says. */
   async #send(command: Command, asked: readonly Asked[], asking: Asking, timeout: number): Promise<Result> {
     const { hold, lost, within } = asking;
-    const keys = asked.map(({ key }) => key);
+    const call = { name: command, keys: asked.map(({ key }) => key) as [Word], repeatable: hold !== undefined };
     const send = (at: number | undefined, ms: number) =>
-      this.#call(command, keys, wordsOf(command, asked, asking, at), ms, hold !== undefined);
-    const rules = asked.map(({ rule }) => rule);
-    const reply = await inPeriod(rules, send, timeout, hold).catch((error) => {
+      this.#call({ ...call, words: wordsOf(command, asked, asking, at) }, ms);
+    const reply = await inPeriod(asked, send, timeout, hold).catch((error) => {
       if (error instanceof LostReplyError) lost?.();
       throw error;
     });
@@ -375,7 +374,7 @@ export class Limiter {
 
   /** Gives a counter another value and life: what rate-limiter-flexible calls `set` and `block`. @internal */
   async setCounter(counter: Word, value: number, ms: number, timeout: number | undefined): Promise<void> {
-    await this.#call("set", [counter], [String(value), "PX", String(ms)], timeout);
+    await this.#call({ name: "set", keys: [counter], words: [String(value), "PX", String(ms)] }, timeout);
   }
 
   warn(line: string): void {
@@ -384,15 +383,15 @@ export class Limiter {
 
   /** Gives something back at a key, and forgets the denial there. */
   async #giveBack(
-    name: "refund" | "reset" | "release" | "settle",
+    name: Command,
     key: Word,
-    behind: readonly Word[],
+    words: readonly Word[],
     { signal, timeout }: CallOptions,
   ): Promise<unknown> {
     const id = memoryKey(key);
     this.#denials.forget(id);
     try {
-      return await unlessLeft(signal, () => this.#call(name, [key], behind, timeout));
+      return await unlessLeft(signal, () => this.#call({ name, keys: [key], words }, timeout));
     } finally {
       // A denial that came while this call was under way is from before it.
       this.#denials.forget(id);
@@ -443,7 +442,7 @@ export class Limiter {
     const id = memoryKey(key);
     const left = countdown(timeout);
     const giveBack = () => this.releaseLeft(key, rule, holder);
-    let place: Place | undefined;
+    let place: Awaited<ReturnType<Queue["join"]>> | undefined;
     let poll: number = WAITING.firstPoll;
     let [takenAt, isUnknown] = [0, false];
     try {
@@ -477,18 +476,12 @@ export class Limiter {
     }
   }
 
-  async #call(
-    name: Command,
-    names: readonly Word[],
-    behind: readonly Word[],
-    timeout: number | undefined,
-    repeatable = false,
-  ): Promise<unknown> {
+  async #call({ keys: names, ...call }: Call, timeout: number | undefined): Promise<unknown> {
     if (this.#closed) throw new TypeError("The limiter is closed");
     const keys = names.map((key) => this.keyOf(key)) as [Word, ...Word[]];
     const ms = timeout === undefined ? this.timeout : duration("timeout", timeout);
     try {
-      const reply = await this.#server.call({ name, keys, words: behind, repeatable }, ms);
+      const reply = await this.#server.call({ ...call, keys }, ms);
       this.#outage.answered();
       return reply;
     } catch (error) {

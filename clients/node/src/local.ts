@@ -9,13 +9,10 @@ import { counted, type Result, resultOf, resultOfAll, unlimited, type WindowResu
 import { type Asked, describe, isForced, unitsOf, windowsOf } from "./words.js";
 
 export class LocalLimits {
-  readonly #processes: number;
   /** Times are by `performance.now()`. What is over lies there until it is asked for or makes room. */
   readonly #counters = new Map<string, { used: number; readonly endsAt: number }>();
 
-  constructor(processes: number) {
-    this.#processes = processes;
-  }
+  constructor(private readonly processes: number) {}
 
   /** What is answered in the place of the server. */
   result(policy: "open" | "local", asked: readonly Asked[], all: boolean, looks: boolean): Result {
@@ -36,7 +33,7 @@ export class LocalLimits {
         const id = `${rule.kind === "calendar" ? describe(rule) : windowMs} ${memoryKey(key)}`;
         const known = this.#counters.get(id);
         const counter = known && known.endsAt > now ? known : { used: 0, endsAt: now + windowMs };
-        const share = limit === 0 ? 0 : Math.max(1, Math.floor(limit / this.#processes));
+        const share = limit === 0 ? 0 : Math.max(1, Math.floor(limit / this.processes));
         return { id, counter, limit: share, windowMs, fits: counter.used + Math.max(cost, 1) <= share };
       });
       return { rule, cost, counters, passes: isForced(rule, force) || counters.every(({ fits }) => fits) };

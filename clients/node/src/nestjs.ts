@@ -47,14 +47,9 @@ export class NestThrottlerStorage implements ThrottlerStorage {
     this.#asking = asking(limiter, options, "the storage", []);
   }
 
-  async increment(
-    key: string,
-    ttl: number,
-    limit: number,
-    blockDuration: number,
-    throttlerName: string,
-  ): Promise<ThrottlerRecord> {
-    const [record] = await this.incrementAll([{ key, ttl, limit, blockDuration, name: throttlerName }]);
+  async increment(...given: Parameters<ThrottlerStorage["increment"]>): Promise<ThrottlerRecord> {
+    const [key, ttl, limit, blockDuration, name] = given;
+    const [record] = await this.incrementAll([{ key, ttl, limit, blockDuration, name }]);
     return record as ThrottlerRecord;
   }
 

@@ -9,31 +9,29 @@ const CALM_MS = 500;
 const LATE_AGAIN_MS = 60_000;
 
 export class Outage {
-  readonly #server: Server;
-  readonly #warn: (line: string) => void;
   /** When a call was not answered last, in an outage. */
   #failedAt: number | undefined;
   #lateAt = Number.NEGATIVE_INFINITY;
 
-  constructor(server: Server, warn: (line: string) => void) {
-    this.#server = server;
-    this.#warn = warn;
-  }
+  constructor(
+    private readonly server: Server,
+    private readonly warn: (line: string) => void,
+  ) {}
 
   answered(): void {
-    if (this.#failedAt === undefined || performance.now() - this.#failedAt < CALM_MS || this.#server.isAway()) return;
+    if (this.#failedAt === undefined || performance.now() - this.#failedAt < CALM_MS || this.server.isAway()) return;
     this.#failedAt = undefined;
-    this.#warn("the server is available again");
+    this.warn("the server is available again");
   }
 
   failed(key: Word, error: UnavailableError): void {
     const now = performance.now();
-    if (this.#server.isAway(key)) {
-      if (this.#failedAt === undefined) this.#warn(`the server is unavailable: ${error.message}`);
+    if (this.server.isAway(key)) {
+      if (this.#failedAt === undefined) this.warn(`the server is unavailable: ${error.message}`);
       this.#failedAt = now;
     } else if (now - this.#lateAt > LATE_AGAIN_MS) {
       this.#lateAt = now;
-      this.#warn(`a call was not answered in time: ${error.message}`);
+      this.warn(`a call was not answered in time: ${error.message}`);
     }
   }
 }

@@ -27,9 +27,7 @@ export interface RateLimiterRlOptions
   readonly algorithm?: Algorithm;
 }
 
-interface KeyOptions {
-  readonly customDuration?: number;
-}
+type KeyOptions = { readonly customDuration?: number };
 
 /** What the base class has and its declarations do not name. */
 interface Inherited {
@@ -72,15 +70,10 @@ export class RateLimiterRl extends Abstract {
   }
 
   /** An insurance limiter takes over where the server is unavailable, and for no other error. @internal */
-  _handleError(
-    error: unknown,
-    method: string,
-    resolve: unknown,
-    reject: (error: unknown) => void,
-    rest: unknown,
-  ): void {
+  _handleError(...given: Parameters<Inherited["_handleError"]>): void {
+    const [error, , , reject] = given;
     if (!(error instanceof UnavailableError)) reject(error);
-    else inherited._handleError.call(this, error, method, resolve, reject, rest);
+    else inherited._handleError.apply(this, given);
   }
 
   /** @internal */

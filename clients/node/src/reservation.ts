@@ -96,11 +96,9 @@ export class Reservation {
       integer("actual", typeof actual === "number" ? actual : actual[String(key)], 0),
     );
     if (this.result.source !== "server") return false;
-    const ended = await Promise.allSettled(
-      this.#accounts.map((account, i) => this.#settled(account, figures[i] as number)),
-    );
-    for (const one of ended) if (one.status === "rejected") throw one.reason;
-    return ended.every((one) => one.status === "fulfilled" && one.value);
+    const settling = this.#accounts.map((account, i) => this.#settled(account, figures[i] as number));
+    await Promise.allSettled(settling);
+    return (await Promise.all(settling)).every(Boolean);
   }
 
   /** Gives everything back: `settle(0)`. */

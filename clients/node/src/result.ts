@@ -151,10 +151,8 @@ interface Told {
   readonly denies: boolean;
 }
 
-interface More {
-  readonly index?: number;
-  readonly holder?: Word | undefined;
-}
+type Made = Pick<Result, "source" | "each"> &
+  Partial<Pick<Result, "index" | "holder">> & { readonly asked: readonly Told[] };
 
 /** The largest integer of a structured field, RFC 9651. */
 const LARGEST = 999_999_999_999_999;
@@ -162,35 +160,26 @@ const LARGEST = 999_999_999_999_999;
 /** The decision on a call. With several windows its figures are those of the one that binds. */
 export class Result extends WindowResult {
   /** Who decided. Of {@link Limiter.all} always the server. */
-  readonly source: Source;
+  declare readonly source: Source;
   /**
    * The figures of each window, shortest first. `allowed` there says whether that window by itself had room. Of a forced
    * call with several windows, the one that binds alone. Of several keys those of each rule's binding window, in the order of
    * the rules: `allowed` there is that rule's own answer.
    */
-  readonly each: readonly WindowResult[];
+  declare readonly each: readonly WindowResult[];
   /**
    * Of several keys, the position, from 0, of the rule that binds: `allowed`, `remaining` and the wait until the same call will
    * be allowed are those of the whole call, the other figures those of this rule.
    */
-  readonly index: number;
+  declare readonly index: number;
   /** Who holds the lease that was asked for. */
-  readonly holder: Word | undefined;
+  declare readonly holder: Word | undefined;
   readonly #asked: readonly Told[];
 
   /** @internal */
-  constructor(
-    figures: Figures,
-    source: Source,
-    each: readonly WindowResult[],
-    asked: readonly Told[],
-    { index = 0, holder }: More = {},
-  ) {
+  constructor(figures: Figures, { source, each, asked, index = 0, holder }: Made) {
     super(figures);
-    this.source = source;
-    this.each = each;
-    this.index = index;
-    this.holder = holder;
+    Object.assign(this, { source, each, index, holder });
     this.#asked = asked;
   }
 
@@ -273,8 +262,8 @@ export interface Refund {
 }
 
 /** The decision on one key. */
-export function resultOf(rule: Rule, windows: readonly WindowResult[], source: Source, more?: More): Result {
-  return new Result(binding(windows), source, windows, [{ rule, states: windows, denies: true }], more);
+export function resultOf(rule: Rule, each: readonly WindowResult[], source: Source, more: Partial<Made> = {}): Result {
+  return new Result(binding(each), { source, each, asked: [{ rule, states: each, denies: true }], ...more });
 }
 
 /** The decision on several keys, of the windows of each rule; of the server's, with what it said of the whole. */
@@ -291,7 +280,7 @@ export function resultOfAll(
   });
   const judged = each.map((one, i) => (asked[i]?.denies ? one : { ...one, allowed: true, retryAfterMs: 0 }));
   const { index = judged.indexOf(binding(judged)), ...whole } = said;
-  return new Result({ ...(judged[index] as WindowResult), ...whole }, source, each, asked, { index });
+  return new Result({ ...(judged[index] as WindowResult), ...whole }, { source, each, asked, index });
 }
 
 /** The server's decision. */

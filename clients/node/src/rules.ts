@@ -74,10 +74,9 @@ export interface LeaseRuleOptions extends Naming {
   readonly holder?: Word;
 }
 
-export interface SlidingRule extends Naming {
+export interface SlidingRule extends SlidingOptions {
   readonly kind: "sliding";
   readonly windows: readonly Window[];
-  readonly cost?: number;
   readonly force: boolean;
 }
 
@@ -91,20 +90,18 @@ export interface CalendarRule extends Omit<SlidingRule, "kind" | "windows">, Cal
   readonly limit: number;
 }
 
-export interface ThrottleRule extends Naming {
+export interface ThrottleRule extends ThrottleOptions {
   readonly kind: "throttle";
   readonly burst: number;
   readonly count: number;
   /** Whole seconds. */
   readonly period: number;
-  readonly cost?: number;
 }
 
-export interface LeaseRule extends Naming {
+export interface LeaseRule extends LeaseRuleOptions {
   readonly kind: "lease";
   readonly limit: number;
   readonly leaseMs: number;
-  readonly holder?: Word;
 }
 
 /** A lease rule that says who asks, as {@link Limiter.all} needs it. */

@@ -137,7 +137,6 @@ const idle = () => performance.eventLoopUtilization().idle;
 
 /** A call under way, until it is answered or given up. */
 class Attempt implements Route {
-  readonly node: Node;
   readonly key: Word;
   readonly readOnly: boolean;
   readonly deadline: number;
@@ -151,8 +150,12 @@ class Attempt implements Route {
   #timer: NodeJS.Timeout;
   #abort: AbortController | undefined;
 
-  constructor(node: Node, { name, keys }: Pick<Call, "name" | "keys">, timeout: number, giveUp: () => void) {
-    this.node = node;
+  constructor(
+    readonly node: Node,
+    { name, keys }: Pick<Call, "name" | "keys">,
+    timeout: number,
+    giveUp: () => void,
+  ) {
     this.key = keys[0];
     this.readOnly = name === "peek";
     this.deadline = performance.now() + timeout;
@@ -288,7 +291,7 @@ export class Server {
         if (performance.now() >= node.probeAt) {
           node.probeAt = performance.now() + PROBE_AGAIN;
           // Whether it has got the module meanwhile. No call waits for that, and no error of it is seen: what is in use goes on.
-          const find = (send: Send) => this.#find(node, attempt.key, send);
+          const find: Beside = (send) => this.#find(node, attempt.key, send);
           if (mode !== "module") this.#beside(node, attempt.key, find).catch(() => {});
         }
         return reply;
@@ -374,7 +377,7 @@ export class Server {
       try {
         await send("FUNCTION", "LOAD", library);
       } catch (error) {
-        if (!isReply(error) || !/already exists/i.test(error.message)) throw error;
+        if (!isReply(error, /already exists/i)) throw error;
         await replaceOlder(send);
       }
       return await look();
@@ -387,13 +390,7 @@ export class Server {
   }
 
   /** Sends commands to the node of a key, beside the calls. */
-  #beside<T>(
-    node: Node,
-    key: Word,
-    work: (send: Send) => Promise<T>,
-    ms = BREAKER_PAUSE,
-    giveUp = () => {},
-  ): Promise<T> {
+  #beside(node: Node, key: Word, work: Beside, ms = BREAKER_PAUSE, giveUp = () => {}): Promise<void> {
     const attempt = new Attempt(node, { name: "set", keys: [key] }, ms, giveUp);
     const send: Send = (...command) => this.#transmit(command, attempt);
     return work(send).finally(() => attempt.end());
@@ -431,18 +428,14 @@ export class Server {
     const count = String(keys.length);
     const form = name === "peek" && readOnly ? "_RO" : "";
     if (name === "set") return ["SET", ...keys, ...words];
-    switch (mode) {
-      case "module":
-        return [`RL.${name.toUpperCase()}`, ...(name === "all" ? [count] : []), ...keys, ...words];
-      case "functions":
-        return [`FCALL${form}`, `rl_${name}`, count, ...keys, ...words];
-      case "script":
-        return [`EVALSHA${form}`, scriptSha, count, ...keys, name, ...words];
-    }
+    if (mode === "module") return [`RL.${name.toUpperCase()}`, ...(name === "all" ? [count] : []), ...keys, ...words];
+    if (mode === "functions") return [`FCALL${form}`, `rl_${name}`, count, ...keys, ...words];
+    return [`EVALSHA${form}`, scriptSha, count, ...keys, name, ...words];
   }
 }
 
 type Send = (...command: Word[]) => Promise<unknown>;
+type Beside = (send: Send) => Promise<void>;
 
 /** A call that every server takes which takes any, and that changes nothing. */
 const LOOKING = ["SLIDING", "1", "1", "COST", "0"];
@@ -484,16 +477,8 @@ function reason(error: unknown): string {
 }
 
 /** Whether a reply says that the server does not take this form (any more). */
-function isGone(error: unknown): boolean {
-  return isReply(error) && meaning(error.message) === "probe";
-}
-
+const isGone = (error: unknown) => isReply(error) && meaning(error.message) === "probe";
 /** Whether it takes the form, and only lacks the library or the script. */
-function isMissing(error: unknown): boolean {
-  return isReply(error) && /function not found|NOSCRIPT/i.test(error.message);
-}
-
+const isMissing = (error: unknown) => isReply(error, /function not found|NOSCRIPT/i);
 /** Whether the user may not run the command. A key that is forbidden is forbidden in every form. */
-function isForbidden(error: unknown): boolean {
-  return isReply(error) && /^NOPERM.*command/i.test(error.message);
-}
+const isForbidden = (error: unknown) => isReply(error, /^NOPERM.*command/i);

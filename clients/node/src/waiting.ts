@@ -49,9 +49,6 @@ export function countdown(timeout: number): () => number {
   return () => deadline - performance.now();
 }
 
-/** A caller's place in the line at a key. */
-export type Place = Awaited<ReturnType<Queue["join"]>>;
-
 /** The callers that wait for a place at a key, in the order in which they came: the first of them asks for all. */
 class Line {
   /** When all that are in it have left. */

@@ -57,12 +57,10 @@ export function unitsOf({ cost, rule }: Asked): number {
 }
 
 /** What a call says instead of its rule, or beside it. */
-interface Overrides extends Pick<Asked, "cost" | "force" | "holder"> {
-  /** The unix time in milliseconds whose period a calendar counts in, else now. */
-  readonly at?: number | undefined;
-  readonly within?: number | undefined;
-  readonly hold?: Hold | undefined;
-}
+type Overrides = Pick<Asked, "cost" | "force" | "holder"> & Pick<Asking, "within" | "hold"> & At;
+
+/** The unix time in milliseconds whose period a calendar counts in, else now. */
+type At = { readonly at?: number | undefined };
 
 /**
  * The words of a rule as its command takes them behind the key, but for what a call says instead. `least` is the smallest
@@ -106,12 +104,12 @@ export function countersOf(rule: Rule): string[] {
  * earliest end. A reservation is renewed and settled in the periods in which it was made.
  */
 export function inPeriod(
-  rules: readonly Rule[],
+  asked: readonly Asked[],
   send: (at: number | undefined, timeout: number) => Promise<unknown>,
   timeout: number,
   hold: Hold | undefined,
 ): Promise<unknown> {
-  const calendars = rules.filter((rule) => rule.kind === "calendar");
+  const calendars = asked.map(({ rule }) => rule).filter((rule) => rule.kind === "calendar");
   if (calendars.length === 0) return send(undefined, timeout);
   const left = countdown(timeout);
   const at = hold?.at ?? Date.now();
@@ -169,20 +167,14 @@ export function policyOf(rule: Rule): string {
 }
 
 export function describe(rule: Rule): string {
-  switch (rule.kind) {
-    case "throttle":
-      return `throttle-${rule.burst}-${rule.count}/${rule.period}s`;
-    case "lease":
-      return `lease-${rule.limit}/${seconds(rule.leaseMs)}s`;
-    case "calendar": {
-      const { limit, period, zone, starts } = rule;
-      return `calendar-${limit}/${period} ${zone}${starts === 1 ? "" : ` ${starts}`}`;
-    }
-    default: {
-      const kind = rule.kind === "fixed" && rule.anchored ? "anchored" : rule.kind;
-      return `${kind}-${rule.windows.map(({ limit, windowMs }) => `${limit}/${seconds(windowMs)}s`).join(",")}`;
-    }
+  if (rule.kind === "throttle") return `throttle-${rule.burst}-${rule.count}/${rule.period}s`;
+  if (rule.kind === "lease") return `lease-${rule.limit}/${seconds(rule.leaseMs)}s`;
+  if (rule.kind === "calendar") {
+    const { limit, period, zone, starts } = rule;
+    return `calendar-${limit}/${period} ${zone}${starts === 1 ? "" : ` ${starts}`}`;
   }
+  const kind = rule.kind === "fixed" && rule.anchored ? "anchored" : rule.kind;
+  return `${kind}-${rule.windows.map(({ limit, windowMs }) => `${limit}/${seconds(windowMs)}s`).join(",")}`;
 }
 
 /** Whether a request counts also where it does not fit. A throttle and a lease cannot be forced. */

@@ -16,8 +16,6 @@ local function read(rule, key, now, _, _, _, prunes)
   if store.complete and (sliding.statuses or rule.count > 1 or rule.FULL or rule.EACH or rule.WITHIN) then
     store.complete()
   end
-  -- It stays compact, also if all of it is given back before the call is decided.
-  rule.COST = rule.COST or store.is_compact
   return {log = log, store = store, now = now, added = 0}
 end
 

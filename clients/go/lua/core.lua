@@ -1548,7 +1548,6 @@ local make_run = not PLAIN and function()
       if store.complete and (sliding.statuses or rule.count > 1 or rule.FULL or rule.EACH or rule.WITHIN) then
         store.complete()
       end
-      rule.COST = rule.COST or store.is_compact
       return {log = log, store = store, now = now, added = 0}
     end
     local function plan(state)

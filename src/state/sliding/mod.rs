@@ -36,7 +36,8 @@ pub enum Storage {
 
 pub struct Sliding {
     pub request: Request,
-    /// The form of a new log. One that was compact stays it, also if all of it is given back before the call is decided.
+    /// The form of a new log. If all of a compact log is given back before the call is decided, and a sorted set would refuse its cost,
+    /// the log stays compact.
     pub storage: Cell<Storage>,
 }
 
@@ -80,7 +81,9 @@ impl Stored for Sliding {
                 (units, beyond, Form::Sorted(sorted))
             }
             (Kind::String, _) => {
-                self.storage.set(Storage::Compact);
+                if self.request.cost.units() > MOST_ADDED {
+                    self.storage.set(Storage::Compact);
+                }
                 let bytes = key.bytes();
                 let mut log = Compact::open(bytes)?;
                 log.prune(bytes, span)?;

@@ -14,7 +14,6 @@ tests![
     a_call_that_gives_back_compacts_one_log,
     nothing_is_given_back_before_all_of_it_is_known,
     a_refused_call_gives_nothing_back,
-    a_compact_log_that_is_given_back_stays_compact,
 ];
 
 /// A rule with a COST, and holders that count, send again, end and settle, on the millisecond.
@@ -438,22 +437,6 @@ fn a_refused_call_gives_nothing_back(engine: &Engine) {
                 let ended: Option<f64> = three.client.run(&["ZSCORE", &format!("m:{key}:held"), "ea"]);
                 assert!(ended.is_some(), "{key}");
             }
-        }
-    });
-}
-
-/// Also by a call without a COST, which begins a new log as a sorted set.
-fn a_compact_log_that_is_given_back_stays_compact(engine: &Engine) {
-    with_each_hand(engine, |server, three| {
-        server.set_time(START);
-        for key in ["a", "b"] {
-            three.line(&format!("sliding {key} 600 9 COST 5 HOLD x 5")).expect("a hold");
-        }
-        server.set_time(START + 6_000);
-        three.line("sliding a 600 9 HOLD y 5").expect("a hold");
-        all(three, &["b"], "SLIDING 600 9 HOLD y 5").expect("a hold");
-        for key in ["m:a", "l:a", "m:b", "l:b"] {
-            assert_eq!(three.client.run::<String>(&["TYPE", key]), "string", "{key}");
         }
     });
 }

@@ -141,7 +141,7 @@ fn a_refused_call_gives_nothing_back(engine: &Engine) {
     }
 }
 
-/// What is given back is all of the log, and a new one would be a sorted set.
+/// What is given back is all of the log, and a new one would be a sorted set, which refuses the cost.
 fn a_compact_log_that_is_given_back_stays_compact(engine: &Engine) {
     const RULE: &str = "SLIDING 3600 100000";
     let (server, mut client) = frozen(engine);

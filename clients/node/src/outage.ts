@@ -2,7 +2,7 @@
 
 import type { UnavailableError } from "./errors.js";
 import type { Word } from "./keys.js";
-import type { Server } from "./server.js";
+import { NotAskedError, type Server } from "./server.js";
 
 /** An outage is over when all nodes answer, and the last call that was not answered is so long ago. */
 const CALM_MS = 500;
@@ -26,9 +26,11 @@ export class Outage {
 
   failed(key: Word, error: UnavailableError): void {
     const now = performance.now();
-    if (this.server.isAway(key)) {
+    // A connection that breaks has a cause, and what comes late has none.
+    if (error.cause !== undefined || this.server.isAway(key)) {
       if (this.#failedAt === undefined) this.warn(`the server is unavailable: ${error.message}`);
-      this.#failedAt = now;
+      // What was not sent says nothing new.
+      if (!(error instanceof NotAskedError) || this.#failedAt === undefined) this.#failedAt = now;
     } else if (now - this.#lateAt > LATE_AGAIN_MS) {
       this.#lateAt = now;
       this.warn(`a call was not answered in time: ${error.message}`);

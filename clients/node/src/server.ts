@@ -51,6 +51,8 @@ export function serverOf(connection: Connection, mode: Mode | "auto"): Server {
   return server;
 }
 
+export class NotAskedError extends UnavailableError {}
+
 /** What is known of one node. Outside of a cluster there is one. */
 class Node {
   mode: Mode | undefined;
@@ -75,7 +77,7 @@ class Node {
     if (!outage) return false;
     if (now < outage.until || outage.tryingSince < NOT_TRYING) {
       const message = `The call was not sent: a moment ago the server was unavailable: ${reason(outage.cause)}`;
-      throw new UnavailableError(message, { cause: outage.cause });
+      throw new NotAskedError(message, { cause: outage.cause });
     }
     outage.tryingSince = now;
     return outage.silent;

@@ -56,11 +56,9 @@ export function unitsOf({ cost, rule }: Asked): number {
   return cost ?? (rule.kind === "lease" ? undefined : rule.cost) ?? 1;
 }
 
-/** What a call says instead of its rule, or beside it. */
-type Overrides = Pick<Asked, "cost" | "force" | "holder"> & Pick<Asking, "within" | "hold"> & At;
-
-/** The unix time in milliseconds whose period a calendar counts in, else now. */
+/** What a call says instead of its rule, or beside it: `at` is the time whose period a calendar counts in, else now. */
 type At = { readonly at?: number | undefined };
+type Overrides = Pick<Asked, "cost" | "force" | "holder"> & Pick<Asking, "within" | "hold"> & At;
 
 /**
  * The words of a rule as its command takes them behind the key, but for what a call says instead. `least` is the smallest

@@ -90,7 +90,8 @@ describe("features", () => {
       await assert.rejects(limiter.hit(key, sliding("5/minute")), /a key is a string or bytes, and is not/);
       await assert.rejects(limiter.reset(key), /a key is a string or bytes, and is not/);
       await assert.rejects(limiter.acquire("k", lease(1, 60), { holder: key ?? (7 as never) }), /a holder is a string/);
-      await assert.rejects(limiter.release("k", key), /a holder is a string or bytes, and is not/);
+      const wrong = key === undefined ? /a lease needs a holder/ : /a holder is a string or bytes, and is not/;
+      await assert.rejects(limiter.release("k", key), wrong);
     }
     assert.equal((await limiter.peek("k", sliding("5/minute"), { cost: 0 })).used, 0);
     for (const wrong of [open.client, undefined]) {

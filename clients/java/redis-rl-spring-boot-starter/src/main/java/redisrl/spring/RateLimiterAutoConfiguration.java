@@ -19,6 +19,7 @@ import org.springframework.context.annotation.Primary;
 import org.springframework.core.env.Environment;
 import org.springframework.web.reactive.DispatcherHandler;
 import org.springframework.web.server.ServerWebExchange;
+import org.springframework.web.server.WebFilter;
 import org.springframework.web.servlet.config.annotation.WebMvcConfigurer;
 import org.springframework.web.servlet.handler.MappedInterceptor;
 import org.springframework.web.servlet.mvc.method.annotation.RequestMappingHandlerMapping;
@@ -159,11 +160,15 @@ public class RateLimiterAutoConfiguration {
 
     @Bean
     @ConditionalOnMissingBean(RequestLimits.class)
-    RateLimitWebFilter redisRlPrincipalWebFilter(Guard guard, Settings settings) {
+    WebFilter redisRlPrincipalWebFilter(Guard guard, Settings settings) {
+      if (!settings.hasPrincipals()) {
+        return (exchange, chain) -> chain.filter(exchange);
+      }
       return new RateLimitWebFilter(
           guard,
           exchange ->
-              (settings.hasPrincipals() ? exchange.getPrincipal() : Mono.<Principal>empty())
+              exchange
+                  .getPrincipal()
                   .map(Principal::getName)
                   .defaultIfEmpty("")
                   .map(name -> settings.of(RateLimitWebFilter.seen(exchange, name), true)),

@@ -100,3 +100,12 @@ export function duration(what: string, ms: number): number {
     `${what} must be a number of milliseconds above 0 and up to ${LONGEST_TIMER_MS}, not ${String(ms)}`,
   );
 }
+
+/** How many milliseconds are left of a time that begins now. */
+export function countdown(timeout: number): () => number {
+  if (typeof timeout !== "number" || !(timeout >= 0)) {
+    throw new RangeError(`timeout must be a number of milliseconds from 0, not ${String(timeout)}`);
+  }
+  const deadline = performance.now() + timeout;
+  return () => deadline - performance.now();
+}

@@ -2,7 +2,7 @@
 
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
-import { duration, holding, integer, known, oneOf } from "./checks.js";
+import { countdown, duration, holding, integer, known, oneOf } from "./checks.js";
 import { type Connection, connect, type RedisClient } from "./connection.js";
 import { LIMITER, OPTIONS, POLICIES, WAITING } from "./defaults.js";
 import { type Denial, DenialCache, figuresNow, keptOf } from "./denials.js";
@@ -30,7 +30,7 @@ import { type Part, Reservation, reserving, type Work } from "./reservation.js";
 import { DeniedError, type Refund, type Result, readInteger, readIntegers, readResult, resultOf } from "./result.js";
 import type { LeaseRule, QuotaRule, Rule, TurnRule, UnitRule } from "./rules.js";
 import { type Call, type Command, EARLY_MS, type Mode, type Server, serverOf } from "./server.js";
-import { countdown, pauseFor, Queue, unlessLeft } from "./waiting.js";
+import { pauseFor, Queue, unlessLeft } from "./waiting.js";
 import { type Asked, type Asking, checked, commandOf, countersOf, inPeriod, named, ofKind, wordsOf } from "./words.js";
 
 /**

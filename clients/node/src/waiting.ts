@@ -2,7 +2,7 @@
 
 import { setMaxListeners } from "node:events";
 import { setTimeout as sleep } from "node:timers/promises";
-import { LONGEST_TIMER_MS } from "./checks.js";
+import { countdown, LONGEST_TIMER_MS } from "./checks.js";
 import type { Result } from "./result.js";
 
 /** A call that its caller may leave; what it takes after that is given back where that is said. */
@@ -38,15 +38,6 @@ export async function pauseFor(ms: number, signal?: AbortSignal): Promise<void> 
   } catch {
     signal?.throwIfAborted();
   }
-}
-
-/** How many milliseconds are left of a time that begins now. */
-export function countdown(timeout: number): () => number {
-  if (typeof timeout !== "number" || !(timeout >= 0)) {
-    throw new RangeError(`timeout must be a number of milliseconds from 0, not ${String(timeout)}`);
-  }
-  const deadline = performance.now() + timeout;
-  return () => deadline - performance.now();
 }
 
 /** The callers that wait for a place at a key, in the order in which they came: the first of them asks for all. */

@@ -1,13 +1,12 @@
 /** How a limiter is asked within this package, and what rules are to the commands, the keys and the memory. */
 
 import { periodEnd } from "./calendar.js";
-import { holding, integer, seconds, show } from "./checks.js";
+import { countdown, holding, integer, seconds, show } from "./checks.js";
 import { isEnded } from "./errors.js";
 import type { Word } from "./keys.js";
 import type { WhenUnavailable } from "./options.js";
 import type { Rule, Window } from "./rules.js";
 import type { Command, RuleCommand } from "./server.js";
-import { countdown } from "./waiting.js";
 
 /** Who holds the units of a reservation, and in which periods of a calendar. */
 export interface Hold {

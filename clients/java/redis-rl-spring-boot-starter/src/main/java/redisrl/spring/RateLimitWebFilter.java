@@ -15,7 +15,6 @@ import org.springframework.web.server.ServerWebExchange;
 import org.springframework.web.server.WebFilter;
 import org.springframework.web.server.WebFilterChain;
 import reactor.core.publisher.Mono;
-import reactor.core.scheduler.Schedulers;
 import redisrl.Guard;
 
 /** Limits the requests of WebFlux. Preflight requests of CORS are not counted. */
@@ -76,17 +75,15 @@ final class RateLimitWebFilter implements WebFilter, Ordered {
               ServerHttpResponse response = exchange.getResponse();
               answer.headers().forEach(response.getHeaders()::set);
               return answer.passes() ? chain.filter(exchange) : written(response, answer);
-            });
+            })
+        .contextWrite(context -> Threads.with(context, exchange.getRequest()));
   }
 
   private Mono<Answer> decided(List<Guard.Limit> asked) {
     if (asked.isEmpty()) {
       return Mono.just(Answer.UNLIMITED);
     }
-    // What follows is the application's, and does not belong into the thread of the connection.
-    return Mono.fromFuture(() -> guard.decideAsync(asked))
-        .publishOn(Schedulers.parallel())
-        .map(Answer::of);
+    return Threads.back(Mono.fromFuture(() -> guard.decideAsync(asked))).map(Answer::of);
   }
 
   private static Mono<Void> written(ServerHttpResponse response, Answer answer) {

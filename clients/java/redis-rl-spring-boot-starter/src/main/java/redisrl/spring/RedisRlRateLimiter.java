@@ -14,7 +14,6 @@ import org.springframework.http.HttpStatus;
 import org.springframework.http.HttpStatusCode;
 import org.springframework.web.server.ResponseStatusException;
 import reactor.core.publisher.Mono;
-import reactor.core.scheduler.Schedulers;
 import redisrl.Decision;
 import redisrl.Guard;
 import redisrl.Rule;
@@ -169,8 +168,8 @@ public final class RedisRlRateLimiter
     if (id.isEmpty()) { // Which clients can send, where the key is a field of the request.
       return Mono.error(new ResponseStatusException(HttpStatus.FORBIDDEN));
     }
-    return Mono.fromFuture(() -> guard.decideAsync(List.of(new Guard.Limit(id, rule, routeId))))
-        .publishOn(Schedulers.parallel())
+    return Threads.back(
+            Mono.fromFuture(() -> guard.decideAsync(List.of(new Guard.Limit(id, rule, routeId)))))
         .map(decision -> new Response(decision.allowed(), headers(config, decision)))
         .onErrorMap(
             error -> {

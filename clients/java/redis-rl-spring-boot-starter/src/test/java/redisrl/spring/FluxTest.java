@@ -3,6 +3,7 @@ package redisrl.spring;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import java.lang.reflect.Proxy;
 import java.net.http.HttpResponse;
 import java.util.List;
 import java.util.Locale;
@@ -20,6 +21,7 @@ import org.springframework.context.annotation.Bean;
 import org.springframework.context.annotation.Import;
 import org.springframework.core.annotation.Order;
 import org.springframework.http.HttpStatus;
+import org.springframework.http.server.reactive.ServerHttpRequest;
 import org.springframework.stereotype.Component;
 import org.springframework.web.bind.annotation.GetMapping;
 import org.springframework.web.bind.annotation.RestController;
@@ -30,6 +32,7 @@ import org.springframework.web.server.ServerWebExchange;
 import org.springframework.web.server.WebFilter;
 import org.springframework.web.server.WebFilterChain;
 import reactor.core.publisher.Mono;
+import reactor.util.context.Context;
 import redisrl.Guard;
 import redisrl.Rule;
 import redisrl.TestServer;
@@ -285,6 +288,38 @@ class FluxTest {
           .contains("rl:minutes sliding-2/3600s:{a}")
           .contains("rl:before throttle-119-1/1s:{a}");
     }
+  }
+
+  /** Reactor Netty stops to read where other threads answer: see Threads. */
+  @Test
+  void aConnectionIsReadAfterRequestsThatWereDecided() throws Exception {
+    try (App app =
+        App.reactive(
+            Shop.class,
+            App.url(server),
+            joined(
+                route(0, "all", "/all", "redis-rl.rate=9999/hour"),
+                new String[] {
+                  "rate-limiter.limits[0].paths=/api/**", "rate-limiter.limits[0].rate=9999/hour"
+                }))) {
+      for (int i = 0; i < 300; i++) {
+        assertThat(app.get("/api/a").statusCode()).isEqualTo(200);
+        assertThat(app.get("/login").statusCode()).isEqualTo(200);
+        assertThat(app.get("/all", "X-Key", "a").statusCode()).isEqualTo(200);
+        assertThat(app.get("/all").statusCode()).isEqualTo(403);
+      }
+    }
+  }
+
+  @Test
+  void aRequestThatNoServerHasReadIsDecided() {
+    ServerHttpRequest mock =
+        (ServerHttpRequest)
+            Proxy.newProxyInstance(
+                getClass().getClassLoader(),
+                new Class<?>[] {ServerHttpRequest.class},
+                (proxy, method, arguments) -> null);
+    assertThat(Threads.with(Context.empty(), mock).isEmpty()).isTrue();
   }
 
   @Test

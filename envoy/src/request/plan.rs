@@ -10,7 +10,7 @@ use super::decide::{Mode, Part};
 use super::reservations::Reservations;
 use crate::few::Few;
 use crate::keys::key_of;
-use crate::limit::{Found, Kind};
+use crate::limit::{Found, Kind, Limit};
 use crate::limits::tree::{Config, Domain, UnknownUnit};
 use crate::messages::RateLimitRequest;
 use crate::redis::Item;
@@ -136,10 +136,11 @@ impl Plan {
             let mut lower = false;
             if several {
                 let place = hasher.hash_one((&item.key, &item.holder));
-                let requests: Few<_> = limit.rates.iter().map(|rate| rate.requests_per_unit).collect();
-                let (part, lowest) = seen.entry(place).or_insert_with(|| (used.part, requests.clone()));
-                lower = requests < *lowest;
-                *lowest = requests.min(lowest.clone());
+                let (part, lowest) = seen.entry(place).or_insert((used.part, limit));
+                lower = requests(limit).lt(requests(lowest));
+                if lower {
+                    *lowest = limit;
+                }
                 used.part = *part;
             }
             match self.parts.get_mut(used.part) {
@@ -159,6 +160,10 @@ impl Plan {
             }
         }
     }
+}
+
+fn requests(limit: &Limit) -> impl Iterator<Item = u32> {
+    limit.rates.iter().map(|rate| rate.requests_per_unit)
 }
 
 /// Which limit each descriptor meets, and the hits that it counts there.

@@ -249,6 +249,16 @@ class FluxTest {
     return properties;
   }
 
+  private static String[] before(int burst) {
+    return route(
+        1,
+        "before",
+        "/before",
+        "redis-rate-limiter.replenishRate=1",
+        "redis-rate-limiter.burstCapacity=" + burst,
+        "redis-rate-limiter.requestedTokens=60");
+  }
+
   private static String[] joined(String[]... parts) {
     return java.util.Arrays.stream(parts).flatMap(java.util.Arrays::stream).toArray(String[]::new);
   }
@@ -261,13 +271,7 @@ class FluxTest {
             App.url(server),
             joined(
                 route(0, "minutes", "/minutes", "redis-rl.rate=2/hour"),
-                route(
-                    1,
-                    "before",
-                    "/before",
-                    "redis-rate-limiter.replenishRate=1",
-                    "redis-rate-limiter.burstCapacity=120",
-                    "redis-rate-limiter.requestedTokens=60"),
+                before(120),
                 route(2, "none", "/none")))) {
       assertThat(app.context.getBean(RateLimiter.class)).isInstanceOf(RedisRlRateLimiter.class);
       assertThat(app.context.getBean("redisRlRateLimiter")).isNotNull();
@@ -353,13 +357,7 @@ class FluxTest {
             App.url(server),
             joined(
                 route(0, "hours", "/hours", "redis-rl.rate=1/hour"),
-                route(
-                    1,
-                    "before",
-                    "/before",
-                    "redis-rate-limiter.replenishRate=1",
-                    "redis-rate-limiter.burstCapacity=60",
-                    "redis-rate-limiter.requestedTokens=60"),
+                before(60),
                 new String[] {
                   "spring.cloud.gateway." + part + "redis-rate-limiter.include-headers=false"
                 }))) {

@@ -112,7 +112,7 @@ impl Case {
         self.packed_for(&self.key(call % self.keys), call)
     }
 
-    /// A call that writes so many units into the log of a key beforehand.
+    /// A call that writes this number of units into the log of a key beforehand.
     pub fn packed_entry(&self, key: usize, units: usize) -> Vec<u8> {
         let (key, window, limit) = (self.key(key), self.window.to_string(), self.held.to_string());
         let mut call = command(&["RL.SLIDING", &key, &window, &limit]);

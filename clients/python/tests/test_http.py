@@ -396,7 +396,7 @@ async def test_a_flood_is_denied_from_memory(server: Server, aio: AsyncLimiter) 
 async def test_a_flood_beside_a_lease(
     server: Server, aio: AsyncLimiter, monkeypatch: pytest.MonkeyPatch, places: int
 ) -> None:
-    """What a window denies, whoever wants the place, and also where none is free for longer."""
+    """What a window denies, for every holder, and also where no place is free for longer."""
     monkeypatch.setattr("redis_rl._memory.LONGEST", 60.0)
     place = lease(places, 7200, name="place")
     rules: list[tuple[Any, Rule]] = [(lambda scope: "k", sliding("1/hour", name="rate")), (lambda scope: "k", place)]

@@ -14,7 +14,7 @@ use super::raw::RawRequest;
 use crate::request::Service;
 
 pub async fn should_rate_limit(service: Arc<Service>, request: http::Request<RequestBody>) -> http::Response<Body> {
-    // In a box: of a request that does not end, there is none.
+    // Boxed, so that a request whose body is incomplete takes no room for it.
     let answer = service_fn(|request: Request<RawRequest>| {
         Box::pin(async {
             let start = Instant::now();

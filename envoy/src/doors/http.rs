@@ -57,7 +57,7 @@ async fn decide(State((service, door)): State<(Arc<Service>, Door)>, body: Body)
     }
 }
 
-/// The answer where a request does not keep within its bounds, or is none.
+/// The answer where a request exceeds its bounds, or cannot be read as one.
 fn refusal(status: &Status) -> Response {
     tracing::debug!("error: {}", status.message());
     let code = match status.code() {

@@ -111,7 +111,7 @@ fn of_limit(name: &str, stats: &LimitStats, index: usize) -> Option<Sample> {
     let (statistic, help, counter) = stats.each().nth(index)?;
     let mut keys = name.splitn(4, '.');
     let mut labels = vec![("domain", keys.next()?), ("key1", keys.next().unwrap_or_default())];
-    // To Prometheus an empty label is none.
+    // To Prometheus an empty label is the same as no label.
     labels.extend(keys.next().filter(|key| !key.is_empty()).map(|key| ("key2", key)));
     let flat = format!("ratelimit.service.rate_limit.{name}.{statistic}");
     Some(Sample::counter(format!("ratelimit_service_rate_limit_{statistic}"), flat, help, &labels, counter))

@@ -113,7 +113,7 @@ async fn every_metric_has_the_extra_tags() {
     refused.process.says("a label 'domain' already").await;
 }
 
-/// Prometheus refuses all where one is there twice. To it an empty label is none.
+/// Prometheus refuses all where one is there twice. To it an empty label is the same as no label.
 #[tokio::test]
 async fn no_metric_is_there_twice() {
     let redis = Redis::with_module();

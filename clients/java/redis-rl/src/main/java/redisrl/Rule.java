@@ -185,7 +185,7 @@ public abstract sealed class Rule {
       return new Options(name, unit, cost, force, hold);
     }
 
-    /** The name, or another where there is none. */
+    /** The name, or another if the rule has no name. */
     String named(String otherwise) {
       return name != null ? name : otherwise;
     }

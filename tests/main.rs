@@ -7,6 +7,8 @@ mod live;
 mod support;
 
 use std::process::ExitCode;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::Duration;
 
 use libtest_mimic::{Arguments, Trial};
 use support::Engine;
@@ -51,6 +53,17 @@ macro_rules! tests {
 }
 use tests;
 
+/// The longest time that a test takes. Only a server that hangs needs more, of which nothing else would tell.
+const LONGEST: Duration = support::PATIENCE.saturating_mul(4);
+
+/// Ends the run where a test takes longer.
+fn watch(name: &str, ended: &Receiver<()>) {
+    if ended.recv_timeout(LONGEST) == Err(RecvTimeoutError::Timeout) {
+        eprintln!("{name} has not ended in {} s", LONGEST.as_secs());
+        std::process::exit(1);
+    }
+}
+
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // Servers are processes of their own and usually wait; a few at a time keep a small machine busy.
@@ -86,7 +99,10 @@ fn main() -> ExitCode {
                         continue;
                     }
                     let name = format!("{}::{file}::{storage}{}", engine.name, test.name);
-                    let trial = Trial::test(name, move || {
+                    let trial = Trial::test(name.clone(), move || {
+                        // Ends when it is dropped, also by a panic.
+                        let (_running, ended) = mpsc::channel::<()>();
+                        std::thread::spawn(move || watch(&name, &ended));
                         (test.run)(&subject);
                         Ok(())
                     });

@@ -3,7 +3,7 @@
 use redis::Value;
 
 use super::{FIXED_SCRIPT, Reply, SLIDING_SCRIPT, START, counter, frozen};
-use crate::support::{Client, Engine, PATIENCE, Server};
+use crate::support::{Client, Engine, Server};
 use crate::tests;
 
 tests![
@@ -30,7 +30,6 @@ pub fn heard(server: &Server, client: &mut Client, classes: &str, body: impl FnO
     let mut listener = server.client();
     let mut channel = listener.0.as_pubsub();
     channel.psubscribe("__keyevent@0__:*").expect("a subscription");
-    channel.set_read_timeout(Some(PATIENCE)).expect("a time-out");
     body(client);
     client.run::<Value>(&["SET", "the-end", "1"]);
     let mut events = Vec::new();
@@ -226,7 +225,6 @@ fn client_side_caches_are_told(engine: &Engine) {
     let id: i64 = listener.run(&["CLIENT", "ID"]);
     let mut channel = listener.0.as_pubsub();
     channel.subscribe("__redis__:invalidate").expect("a subscription");
-    channel.set_read_timeout(Some(PATIENCE)).expect("a time-out");
     let mut caching = server.client();
     caching.run::<Value>(&["CLIENT", "TRACKING", "ON", "REDIRECT", &id.to_string()]);
     caching.run::<i64>(&["ZCARD", "k"]);

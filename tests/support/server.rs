@@ -260,9 +260,8 @@ pub struct Client(pub redis::Connection);
 
 impl Client {
     fn connect(url: &str) -> redis::RedisResult<Self> {
-        let connection = redis::Client::open(url)?.get_connection_with_timeout(PATIENCE)?;
-        connection.set_read_timeout(Some(PATIENCE))?;
-        Ok(Self(connection))
+        // Without a time limit of the socket, by which a read ends with an error where this process is stopped and goes on.
+        Ok(Self(redis::Client::open(url)?.get_connection_with_timeout(PATIENCE)?))
     }
 
     /// Runs a command.

@@ -6,8 +6,6 @@ use std::net::TcpStream;
 
 use redis::Value;
 
-use super::PATIENCE;
-
 #[derive(Clone, PartialEq, Eq)]
 pub enum Reply {
     Status(String),
@@ -57,7 +55,6 @@ impl Wire {
     pub fn open(port: u16) -> Self {
         let stream = TcpStream::connect(("127.0.0.1", port)).expect("a connection");
         stream.set_nodelay(true).expect("no delay");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a time limit");
         Self { stream, buffer: Vec::new(), at: 0 }
     }
 

@@ -52,6 +52,7 @@ def check(tag=None):
         "clients/node/package-lock.json, in its list of packages,": lock["packages"][""]["version"],
         "clients/rust/Cargo.toml": toml("clients/rust/Cargo.toml")["package"]["version"],
         "clients/rust/Cargo.lock": locked("clients/rust/Cargo.lock", "redis-rl-client"),
+        "the subject in clients/faults": locked("clients/faults/subjects/rust/Cargo.lock", "redis-rl-client"),
         "clients/java/pom.xml": re.search(r"<version>(.*?)</version>", pathlib.Path("clients/java/pom.xml").read_text())[1],
         "envoy/Cargo.toml": toml("envoy/Cargo.toml")["package"]["version"],
         "envoy/Cargo.lock": locked("envoy/Cargo.lock", "redis-rl-envoy"),

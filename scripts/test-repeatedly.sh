@@ -14,14 +14,15 @@ log=$(mktemp)
 busy=()
 trap 'kill "${busy[@]}" 2>/dev/null || true; rm -f "$log"' EXIT
 
-cargo test --locked --profile tests --test live --no-run
+test=(cargo test --locked --profile tests --features test-hooks --test live)
+"${test[@]}" --no-run
 for _ in $(seq "${BUSY:-8}"); do
     (while :; do :; done) &
     busy+=($!)
 done
 for run in $(seq "$times"); do
     begun=$(date +%s)
-    if ! cargo test --locked --profile tests --test live >"$log" 2>&1; then
+    if ! "${test[@]}" >"$log" 2>&1; then
         cat "$log"
         echo "run $run of $times failed on $ENGINES" >&2
         exit 1

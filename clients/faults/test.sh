@@ -17,7 +17,10 @@ $venv/bin/pip install --quiet --disable-pip-version-check -r requirements.txt
 # The service takes minutes to build, and is not in the fixed choice.
 [[ " $* " == *" --quick "* ]] || (cd ../../envoy && "${CARGO:-cargo}" build --locked --release --quiet)
 
-(cd ../node && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error && npm run --silent build)
+# The tests of the package have installed it, too.
+[ ../node/node_modules/.package-lock.json -nt ../node/package-lock.json ] ||
+    (cd ../node && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error)
+(cd ../node && npm run --silent build)
 if command -v "${CARGO:-cargo}" > /dev/null; then
     "${CARGO:-cargo}" build --locked --release --quiet --manifest-path subjects/rust/Cargo.toml --target-dir ../rust/target
 fi

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Checks formatting and lints, and runs the tests on live servers. MODULE names the module to test
-# (target/release/libredis_rl.so of the repository unless set), REDIS_SERVER the server (the system's unless set).
+# (target/release/libredis_rl.so of the repository unless set), REDIS_SERVER the server (the system's unless set). Arguments go to
+# cargo test (--no-run: it checks and compiles).
 set -eu
 cd "$(dirname "$0")"
 cargo=${CARGO:-cargo}
@@ -11,4 +12,4 @@ cargo=${CARGO:-cargo}
 "$cargo" clippy --locked --lib --no-default-features -- -D warnings
 "$cargo" clippy --locked --lib -- -D warnings
 RUSTDOCFLAGS='-D warnings' "$cargo" doc --locked --no-deps --all-features --quiet
-"$cargo" test --locked --all-features
+"$cargo" test --locked --all-features "$@"

@@ -55,8 +55,9 @@ faults: deps-build deps-server deps-clients build ## Play all scenarios of clien
 test-envoy: deps-build deps-server deps-envoy build ## Test the rate limit service, behind a real Envoy too
 	envoy/test.sh
 
+# The program as test-envoy builds it: another one would be put in its place while that runs.
 test-monitoring: deps-build deps-server build ## Test docker/monitoring with a live Prometheus
-	cd envoy && $(CARGO) build --locked
+	cd envoy && $(CARGO) build --locked --tests
 	scripts/test-monitoring.sh
 
 test-deploy: ## Lint the Helm chart and render it with each of its values files (takes helm, or Go to build it)

@@ -1,5 +1,7 @@
 package redisrl.integrations;
 
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.Executor;
 import java.util.function.BiFunction;
 import java.util.function.Function;
 import java.util.function.ToLongFunction;
@@ -17,8 +19,6 @@ import org.springframework.ai.chat.model.ChatResponse;
 import org.springframework.core.Ordered;
 import reactor.core.publisher.Flux;
 import reactor.core.publisher.Mono;
-import reactor.core.publisher.SignalType;
-import reactor.core.scheduler.Scheduler;
 import reactor.core.scheduler.Schedulers;
 import redisrl.DeniedException;
 import redisrl.Guard.WhenUnavailable;
@@ -44,7 +44,7 @@ public final class TokenBudgetAdvisor implements CallAdvisor, StreamAdvisor {
   public static final int ORDER = Ordered.LOWEST_PRECEDENCE - 1000;
 
   private static final Logger LOG = LoggerFactory.getLogger(TokenBudgetAdvisor.class);
-  private static final Scheduler BLOCKING = Schedulers.boundedElastic();
+  private static final Executor BLOCKING = Schedulers.boundedElastic()::schedule;
 
   private final BiFunction<String, Long, Reservation> reserving;
   private final Function<ChatClientRequest, @Nullable String> identity;
@@ -112,18 +112,21 @@ public final class TokenBudgetAdvisor implements CallAdvisor, StreamAdvisor {
     return Flux.defer(
         () -> {
           Streamed streamed = new Streamed(request);
-          return Mono.fromRunnable(streamed::reserve)
-              .subscribeOn(BLOCKING)
+          return blocking(streamed::reserve)
               .thenMany(Flux.defer(() -> chain.nextStream(request)))
               .doOnNext(streamed::saw)
-              .concatWith(
-                  Mono.<ChatClientResponse>fromRunnable(() -> streamed.end(SignalType.ON_COMPLETE))
-                      .subscribeOn(BLOCKING))
-              .doFinally(signal -> BLOCKING.schedule(() -> streamed.end(signal)));
+              .concatWith(blocking(streamed::complete).then(Mono.empty()))
+              .doOnError(error -> BLOCKING.execute(streamed::fail))
+              .doOnCancel(streamed::leave);
         });
   }
 
-  /** A stream of which every part blocks for the server where it has to, apart from the chunks. */
+  /** In a thread that goes on where the reader leaves. */
+  private static Mono<Void> blocking(Runnable work) {
+    return Mono.fromFuture(() -> CompletableFuture.runAsync(work, BLOCKING));
+  }
+
+  /** What a stream has reserved. Whatever asks the server blocks, apart from the chunks. */
   private final class Streamed {
     private final ChatClientRequest request;
     private final long units;
@@ -150,21 +153,32 @@ public final class TokenBudgetAdvisor implements CallAdvisor, StreamAdvisor {
       }
     }
 
-    /** The figures of chunks are sums of all that was used by then, or there is one at the end. */
+    /** A figure is the sum of all that was used by then, or there is one at the end. */
     synchronized void saw(ChatClientResponse chunk) {
       hasBegun = true;
       used = Math.max(used, used(chunk));
     }
 
-    void end(SignalType signal) {
+    void complete() {
+      end(true);
+    }
+
+    void fail() {
+      end(false);
+    }
+
+    synchronized void leave() {
+      isOver = true;
+      boolean staysCharged = hasBegun;
+      BLOCKING.execute(() -> end(staysCharged));
+    }
+
+    private void end(boolean staysCharged) {
       Reservation taken;
       long charged;
       synchronized (this) {
-        isOver = true;
         taken = reservation;
         reservation = null;
-        boolean staysCharged =
-            signal == SignalType.ON_COMPLETE || signal == SignalType.CANCEL && hasBegun;
         charged = used > 0 || !staysCharged ? used : units;
       }
       if (taken != null) {

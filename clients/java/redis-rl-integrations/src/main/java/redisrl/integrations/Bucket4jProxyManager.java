@@ -84,7 +84,7 @@ public final class Bucket4jProxyManager extends AbstractProxyManager<String> {
 
   @Override
   public void removeProxy(String key) {
-    throw unsupported("removeProxy: a key alone does not say what is counted at it. Use reset");
+    removeAsync(key);
   }
 
   @Override

@@ -19,7 +19,10 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
 import redisrl.Guard.WhenUnavailable;
+import redisrl.LettuceTransport;
 import redisrl.Limiter;
+import redisrl.TestServer;
+import redisrl.Transport;
 import redisrl.UnavailableException;
 
 class Resilience4jRateLimiterTest {
@@ -138,6 +141,28 @@ class Resilience4jRateLimiterTest {
     assertThat(local.acquirePermission()).isTrue();
     assertThat(local.reservePermission()).isZero();
     assertThat(local.acquirePermission()).isFalse();
+  }
+
+  @Test
+  void theServerDecidesAgainWhenItIsBack() throws Exception {
+    try (TestServer server = new TestServer(true);
+        Transport transport = LettuceTransport.create(server.uri())) {
+      RateLimiter shared =
+          new Resilience4jRateLimiter(
+              Limiter.builder(transport).build(),
+              plain(2, Duration.ofMinutes(5), Duration.ZERO),
+              WhenUnavailable.LOCAL,
+              2);
+      Servers.eventually(() -> shared.getMetrics().getAvailablePermissions() == 2);
+      assertThat(shared.acquirePermission(2)).isTrue();
+      server.kill();
+      // Its share in memory.
+      assertThat(shared.acquirePermission()).isTrue();
+      assertThat(shared.acquirePermission()).isFalse();
+      server.start(true);
+      Servers.eventually(shared::acquirePermission);
+      Servers.eventually(() -> shared.getMetrics().getAvailablePermissions() == 1);
+    }
   }
 
   @Test

@@ -77,19 +77,28 @@ class Resilience4jRateLimiterTest {
   @ParameterizedTest
   @EnumSource
   void whoWaitsHasATurn(Servers on) throws Exception {
-    RateLimiter limiter =
+    RateLimiter fast =
         new Resilience4jRateLimiter(
-            on.limiter(), plain(1, Duration.ofMillis(400), Duration.ofHours(2)));
+            on.limiter(), plain(1, Duration.ofMillis(200), Duration.ofHours(2)));
     long began = System.nanoTime();
     for (int i = 0; i < 3; i++) {
-      assertThat(limiter.acquirePermission()).isTrue();
+      assertThat(fast.acquirePermission()).isTrue();
     }
-    assertThat(Duration.ofNanos(System.nanoTime() - began)).isGreaterThan(Duration.ofMillis(800));
-    long wait = limiter.reservePermission();
-    assertThat(wait).isBetween(1L, Duration.ofMillis(400).toNanos());
-    assertThat(limiter.reservePermission()).isGreaterThan(wait);
-    limiter.changeTimeoutDuration(Duration.ofMillis(10));
-    assertThat(limiter.acquirePermission()).isFalse();
+    assertThat(Duration.ofNanos(System.nanoTime() - began)).isGreaterThan(Duration.ofMillis(400));
+
+    RateLimiter slow =
+        new Resilience4jRateLimiter(
+            on.limiter(), plain(1, Duration.ofMinutes(5), Duration.ofHours(2)));
+    assertThat(slow.reservePermission()).isZero();
+    for (int turn = 1; turn <= 2; turn++) {
+      assertThat(Duration.ofNanos(slow.reservePermission()))
+          .isBetween(Duration.ofMinutes(5L * turn - 1), Duration.ofMinutes(5L * turn));
+    }
+    slow.changeTimeoutDuration(Duration.ofMinutes(6));
+    assertThat(slow.reservePermission()).isNegative();
+    assertThat(slow.acquirePermission()).isFalse();
+    // It never fits.
+    assertThat(fast.acquirePermission(2)).isFalse();
   }
 
   @Test

@@ -8,6 +8,7 @@ import io.github.resilience4j.ratelimiter.event.RateLimiterOnSuccessEvent;
 import io.github.resilience4j.ratelimiter.internal.RateLimiterEventProcessor;
 import java.time.Duration;
 import java.util.Map;
+import java.util.Objects;
 import java.util.concurrent.CancellationException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -67,9 +68,12 @@ public final class Resilience4jRateLimiter implements RateLimiter {
    */
   public Resilience4jRateLimiter(
       Limiter limiter, RateLimiter replaced, WhenUnavailable policy, int processes) {
-    this.limiter = limiter;
+    if (processes < 1) {
+      throw new IllegalArgumentException("there must be at least 1 process, not " + processes);
+    }
+    this.limiter = Objects.requireNonNull(limiter, "the limiter");
     this.replaced = replaced;
-    this.policy = policy;
+    this.policy = Objects.requireNonNull(policy, "the policy");
     this.processes = processes;
     // Without the figures, so that a limit that is changed goes on.
     this.key = Keys.keyFor("rl:", rule().name("resilience4j"), replaced.getName());
@@ -96,6 +100,9 @@ public final class Resilience4jRateLimiter implements RateLimiter {
 
   private Turn turn(int permits) {
     Rule.Sliding rule = rule().cost(permits);
+    if (permits == 0) {
+      return new Turn(0, rule, null); // Nothing is asked for.
+    }
     Duration timeout = getRateLimiterConfig().getTimeoutDuration();
     try {
       Decision decision =

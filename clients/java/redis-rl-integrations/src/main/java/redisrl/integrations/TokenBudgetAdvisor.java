@@ -1,5 +1,6 @@
 package redisrl.integrations;
 
+import java.util.Objects;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Executor;
 import java.util.function.BiFunction;
@@ -74,10 +75,12 @@ public final class TokenBudgetAdvisor implements CallAdvisor, StreamAdvisor {
       throw new IllegalArgumentException(
           "a budget of tokens is OPEN or CLOSED while the server is unavailable, not LOCAL");
     }
+    Objects.requireNonNull(limiter, "the limiter");
+    Objects.requireNonNull(rule, "the rule");
     this.reserving = (who, units) -> limiter.reserve(Keys.keyFor("rl:", rule, who), rule, units);
-    this.identity = identity;
-    this.estimate = estimate;
-    this.policy = policy;
+    this.identity = Objects.requireNonNull(identity, "the identity");
+    this.estimate = Objects.requireNonNull(estimate, "the estimate");
+    this.policy = Objects.requireNonNull(policy, "the policy");
     this.outage = new Outage(getName(), policy);
   }
 

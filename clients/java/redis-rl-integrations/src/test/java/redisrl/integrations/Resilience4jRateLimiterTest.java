@@ -175,11 +175,20 @@ class Resilience4jRateLimiterTest {
   }
 
   @Test
-  void aPeriodIsWholeMilliseconds() throws Exception {
+  void wrongArgumentsAreRefused() throws Exception {
     Limiter limiter = Servers.MODULE.limiter();
     assertThatThrownBy(
             () -> new Resilience4jRateLimiter(limiter, RateLimiter.ofDefaults("default")))
         .isInstanceOf(IllegalArgumentException.class)
         .hasMessageContaining("milliseconds");
+    RateLimiter plain = plain(1, Duration.ofMinutes(5), Duration.ZERO);
+    assertThatThrownBy(() -> new Resilience4jRateLimiter(limiter, plain, WhenUnavailable.LOCAL, 0))
+        .isInstanceOf(IllegalArgumentException.class)
+        .hasMessageContaining("process");
+    RateLimiter shared = new Resilience4jRateLimiter(limiter, plain);
+    assertThat(shared.acquirePermission(0)).isTrue();
+    assertThatThrownBy(() -> shared.acquirePermission(-1))
+        .isInstanceOf(IllegalArgumentException.class)
+        .hasMessageContaining("cost");
   }
 }

@@ -216,6 +216,12 @@ public final class Limiter implements AutoCloseable {
     return joined(refundAsync(key, rule, null));
   }
 
+  /** See {@link #refund(String, Rule)}. */
+  public <R extends Rule & Rule.Countable> CompletableFuture<Refund> refundAsync(
+      String key, R rule) {
+    return refundAsync(key, rule, null);
+  }
+
   /**
    * Gives back what the same rule has taken at a time, that of the decision: of a sliding rule
    * units of that moment, of a fixed one nothing where that window has ended since, of a throttle
@@ -236,10 +242,14 @@ public final class Limiter implements AutoCloseable {
    * Returns how many keys went.
    */
   public long reset(String key, Rule... rules) {
+    return joined(resetAsync(key, rules));
+  }
+
+  /** See {@link #reset}. */
+  public CompletableFuture<Long> resetAsync(String key, Rule... rules) {
     Instant now = Instant.now();
     List<Rule> all = list(rules, "a rule").stream().map(rule -> rule.at(now)).toList();
-    return joined(
-        change("reset", key, whole -> Command.reset(whole, all)).thenApply(Replies::number));
+    return change("reset", key, whole -> Command.reset(whole, all)).thenApply(Replies::number);
   }
 
   /**

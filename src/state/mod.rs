@@ -19,7 +19,7 @@ mod stale;
 mod throttle;
 
 pub use budget::Budget;
-pub use counter_name::{CounterSet, Suffix, Suffixes, counted_key};
+pub use counter_name::Suffix;
 pub use fixed::Fixed;
 pub use hold::{Hold, HoldSet, find_ended, give_back, leave_out_ended};
 pub use lease::{Lease, LeaseSet};
@@ -40,11 +40,6 @@ pub trait Stored: Sized {
 
     /// Reads its keys, and changes nothing.
     fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Self::State<'a, M>, Error>;
-
-    /// The counters that it uses in place of the key in the call, if it does.
-    fn counters(&self, _now: Micros) -> Suffixes {
-        Suffixes::new()
-    }
 
     /// The request that it is about, if it is one that can be held.
     fn request(&self) -> Option<&Request> {

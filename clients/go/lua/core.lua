@@ -1596,7 +1596,6 @@ local make_run = not PLAIN and function()
       state.counts = counts
       for index = 1, rule.count do
         local quota = state.quotas[index]
-        quota.life = quota.shared and quota.shared.life or quota.life
         quota.used, quota.expiry_after = quota.value, quota.expiry
         if counts and not quota.is_over then
           if #quota.text >= 19 and quota.value > 0 then
@@ -1675,7 +1674,6 @@ local make_run = not PLAIN and function()
           if quota.window == rule.windows[place] then
             quota.value, place = quota.value - refundable(rule, quota, state.now), place + 1
           end
-          quota.value = quota.shared and quota.shared.value or quota.value
         end
       end
       function fixed.refund(rule, state)
@@ -1710,9 +1708,8 @@ local make_run = not PLAIN and function()
       local shorter
       for index = 1, rule.count do
         local window = rule.windows[index]
-        local quota = {limit = rule.limits[index], window = window, life = window}
+        local quota = {limit = rule.limits[index], window = window, life = window} -- How long a counter lives that begins now.
         local suffix = suffix_of(window, now, rule.ANCHORED)
-        quota.suffix = suffix
         if window < 0 then
           quota.ends, quota.life = -1 - window, 3600000 - 1 - window - now
           quota.is_over = quota.ends <= now
@@ -1724,10 +1721,8 @@ local make_run = not PLAIN and function()
         end
         if quota.is_over then
           quota.value, quota.text = 0, '0'
-        elseif shorter and shorter.suffix == suffix then
-          quota.shared = shorter.shared or shorter
-          quota.shared.life = window
-          quota.value, quota.expiry, quota.text = shorter.value, shorter.expiry, shorter.text
+        elseif suffix == shorter then
+          fail('ERR two windows would share a counter') -- Long windows of nearly equal length can have the same number.
         else
           quota.name = counter_name(key, suffix, declared)
           local text = call('GET', quota.name)
@@ -1742,7 +1737,7 @@ local make_run = not PLAIN and function()
             quota.value, quota.text = 0, '0'
           end
         end
-        state.quotas[index], shorter = quota, quota
+        state.quotas[index], shorter = quota, suffix
       end
       return state
     end
@@ -1765,20 +1760,10 @@ local make_run = not PLAIN and function()
           if quota.renewed then
             call('PEXPIREAT', quota.name, quota.expiry_after)
           end
-        elseif not (quota.shared or quota.is_over) then
+        elseif not quota.is_over then
           call('SET', quota.name, format('%.0f', rule.cost), 'PXAT', quota.expiry_after)
         end
       end
-    end
-    local counters = not ONLY and function(rule, key, now, declared)
-      local names, last = {}, nil
-      for index = 1, rule.count do
-        local suffix = suffix_of(rule.windows[index], now, rule.ANCHORED)
-        if suffix ~= last then
-          names[#names + 1], last = counter_name(key, suffix, declared), suffix
-        end
-      end
-      return names
     end
     local function parse(words, at, command)
       local rule, behind = quotas_and_options(words, at, command, 'FIXED windowSec limit [windowSec limit ...] [ANCHORED] [COST n] [HOLD holder leaseSec] [FORCE] [FULL | EACH]')
@@ -1795,7 +1780,7 @@ local make_run = not PLAIN and function()
     end
     fixed = {
       syntax = 'FIXED windowSec limit [windowSec limit ...] [ANCHORED] [COST n] [HOLD holder leaseSec] [FORCE] [FULL | EACH]', parse = parse, read = read, verdict = verdict, decide = decide, reply = reply, apply = apply,
-      set_missing_expiry = set_missing_expiry, counters = counters, suffix_of = suffix_of, complete = complete,
+      set_missing_expiry = set_missing_expiry, has_counters = true, suffix_of = suffix_of, complete = complete,
     }
     return fixed
   end
@@ -2437,7 +2422,7 @@ local make_run = not PLAIN and function()
           local key = parts[place].key
           local suffix = sub(name, 1, #key + 1) == key .. ':' and sub(name, #key + 2)
             or sub(name, 1, #key + 3) == '{' .. key .. '}:' and sub(name, #key + 4)
-          belongs = belongs or parts[place].kind.counters and suffix and find(suffix, '^@?%d[%d.]*s?$')
+          belongs = belongs or parts[place].kind.has_counters and suffix and find(suffix, '^@?%d[%d.]*s?$')
             or parts[place].rule.HOLD and suffix == 'held'
         end
         if not belongs then
@@ -2447,19 +2432,22 @@ local make_run = not PLAIN and function()
       end
       return declared
     end
-    local function check_apart(parts, now, declared)
+    local function check_apart(parts)
       local taken = {}
+      local function take(name)
+        if taken[name] then
+          fail('ERR two rules of RL.ALL would share a counter')
+        end
+        taken[name] = true
+      end
       for index = 1, #parts do
         local part = parts[index]
-        local names = part.kind.counters and part.kind.counters(part.rule, part.key, now, declared) or {part.key}
-        if part.rule.HOLD then
-          names[#names + 1] = counter_name(part.key, 'held', declared)
+        local counters = part.kind.has_counters and part.state.quotas
+        for place = 1, counters and #counters or 1 do
+          take(counters and counters[place].name or part.key)
         end
-        for place = 1, #names do
-          if taken[names[place]] then
-            fail('ERR two rules of RL.ALL would share a counter')
-          end
-          taken[names[place]] = true
+        if part.holds then
+          take(part.holds.name)
         end
       end
     end
@@ -2584,8 +2572,8 @@ local make_run = not PLAIN and function()
     all = function(keys, words, at)
       local parts, full, within_ms, declared = parse(keys, words, at)
       local now, seconds, nanos = clock()
-      check_apart(parts, now, declared)
       local has_ended = read_all(parts, now, seconds, nanos, declared)
+      check_apart(parts)
       for index = 1, #parts do
         local state = parts[index].state
         if state.log and state.store.is_compact and state.store.is_nearly_full(state.log) then

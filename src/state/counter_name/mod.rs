@@ -5,8 +5,6 @@
 //! In a cluster that key may hash to another slot than the key of the call, and would not be found there. So in cluster mode
 //! the name is made such that both hash to one slot.
 
-use smallvec::SmallVec;
-
 use crate::limit::{Quota, Time, Window};
 use crate::server::{Call, Context, Digits, Error, OwnedStr, Str, in_cluster, is_missing_everywhere, permits};
 
@@ -22,7 +20,7 @@ const NO_PERMISSION: Error = Error::Line(c"NOPERM No permissions to access a key
 const TRY_AGAIN: Error = Error::Line(c"TRYAGAIN Multiple keys request during rehashing of slot");
 
 /// The end of a counter's name, which differs between the counters of a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Suffix {
     /// The index of its window.
     Index(i64),
@@ -54,57 +52,12 @@ impl Suffix {
     }
 }
 
-/// Those of one rule, usually one.
-pub type Suffixes = SmallVec<[Suffix; 1]>;
-
-/// The counters of a rule at a key, before they have names.
-pub struct CounterSet<'a> {
-    /// The key, without the braces that make no difference to the names.
-    pub key: &'a [u8],
-    suffixes: Suffixes,
-}
-
-impl<'a> CounterSet<'a> {
-    pub fn new(key: &'a [u8], suffixes: Suffixes) -> Self {
-        Self { key: without_braces(key), suffixes }
-    }
-
-    /// Whether two rules at one key have a counter in common.
-    pub fn meets(&self, other: &Self) -> bool {
-        self.suffixes.iter().any(|suffix| other.suffixes.contains(suffix))
-    }
-
-    /// Whether this is the name of one of them.
-    pub fn has(&self, name: &[u8]) -> bool {
-        let rest = braces_in_this_mode(self.key)
-            .and_then(|(open, close)| name.strip_prefix(open)?.strip_prefix(self.key)?.strip_prefix(close));
-        rest.is_some_and(|rest| self.suffixes.iter().any(|suffix| suffix.text().as_bytes() == rest))
-    }
-}
-
-/// The [`CounterSet::key`] of the counters of which one could have this name.
-pub fn counted_key(name: &[u8]) -> Option<&[u8]> {
-    let colon = name.iter().rposition(|&byte| byte == b':')?;
-    name.get(..colon).map(without_braces)
-}
-
-/// In a cluster `{key}` has the counters of `key`.
-fn without_braces(key: &[u8]) -> &[u8] {
-    let bare = key.strip_prefix(b"{").and_then(|rest| rest.strip_suffix(b"}"));
-    bare.filter(|bare| in_cluster() && braces(bare) == Some((b"{", b"}"))).unwrap_or(key)
-}
-
 /// The name of a counter, which the caller has permission to use.
 pub fn counter_name(ctx: &Context, call: Call<'_>, suffix: Suffix) -> Result<OwnedStr, Error> {
     let (key, suffix) = (call.key.as_bytes(), suffix.text());
-    let (open, close) = braces_in_this_mode(key).ok_or(NO_SLOT)?;
+    let (open, close) = if in_cluster() { braces(key).ok_or(NO_SLOT)? } else { (&b""[..], &b""[..]) };
     let name = OwnedStr::concat([open, key, close, suffix.as_bytes()]);
     if permits(ctx, call, name.as_str()) { Ok(name) } else { Err(NO_PERMISSION) }
-}
-
-/// The braces around a key in the names of its counters.
-fn braces_in_this_mode(key: &[u8]) -> Option<(&'static [u8], &'static [u8])> {
-    if in_cluster() { braces(key) } else { Some((b"", b"")) }
 }
 
 /// The braces with which a key, followed by `:N`, hashes to the slot of the key itself. `None` if no braces do that.

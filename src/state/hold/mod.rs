@@ -97,6 +97,11 @@ impl<'a, M: Mode> HoldSet<'a, M> {
         Ok(held)
     }
 
+    /// The name of their key.
+    pub fn name(&self) -> &[u8] {
+        self.open.name.as_ref().map_or(&[], |name| name.as_str().as_bytes())
+    }
+
     /// What is known of the holder.
     pub fn known(&self) -> Known {
         self.own().map_or(Known::Nothing, Note::known)

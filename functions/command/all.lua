@@ -142,7 +142,7 @@ local function read_all(parts, now, seconds, nanos, declared)
     part.state = part.kind.read(part.rule, part.key, now, seconds, nanos, declared, false)
     if part.rule.HOLD then
       part.holds = (held or make_held()).open(part.rule, part.key, now, declared)
-      has_ended = has_ended or #part.holds.ended > 0
+      has_ended = has_ended or part.holds.has_ended
     end
   end
   return has_ended

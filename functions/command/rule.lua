@@ -39,7 +39,7 @@ local function decide(kind, words, at, command, key, declared)
   local now, seconds, nanos = clock()
   local state = kind.read(rule, key, now, seconds, nanos, declared, writes and not rule.HOLD)
   local holds = rule.HOLD and (held or make_held()).open(rule, key, now, declared)
-  if holds and #holds.ended > 0 then
+  if holds and holds.has_ended then
     if writes then
       local own = budget
       budget = new_budget('full')

@@ -72,6 +72,10 @@ impl Stored for Fixed {
     fn charging(&self, request: Request) -> Option<Self> {
         Some(Self { request, anchored: self.anchored, skips_ended: true })
     }
+
+    fn givable(&self, units: Cost, _ctx: &Context, _call: Call<'_>) -> (Cost, i64) {
+        (units, self.request.quotas.len() as i64)
+    }
 }
 
 impl Fixed {

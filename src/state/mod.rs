@@ -51,7 +51,7 @@ pub trait Stored: Sized {
         None
     }
 
-    /// How many units of a hold can be given back at once, and what that takes of the work of a call.
+    /// How many units of a hold can be given back at once, and what that takes of the work of a call. Others cannot be held.
     fn givable(&self, units: Cost, _ctx: &Context, _call: Call<'_>) -> (Cost, i64) {
         (units, 1)
     }

@@ -1140,7 +1140,7 @@ local make_run = not PLAIN and function()
       return {holder = holder, member = 's' .. holder, units = units, is_settled = true}
     end
     local function read(rule, key, now, declared)
-      local holds = {name = counter_name(key, 'held', declared), now = now, ended = {}}
+      local holds = {name = counter_name(key, 'held', declared), now = now, has_ended = false}
       holds.members = call('ZCARD', holds.name)
       if holds.members == 0 then
         check_missing(key, holds.name, declared)
@@ -1151,7 +1151,7 @@ local make_run = not PLAIN and function()
         holds.note, holds.ends = note_of(holds, rule.holder, score), ceil(tonumber(score))
         holds.own = holds.ends > now and holds.note or nil
       end
-      holds.ended = call('ZRANGEBYSCORE', holds.name, '(0', now, 'LIMIT', 0, 1000)
+      holds.has_ended = #call('ZRANGEBYSCORE', holds.name, '(0', now, 'LIMIT', 0, 1) > 0
       return holds
     end
     local function open(rule, key, now, declared)
@@ -1181,10 +1181,11 @@ local make_run = not PLAIN and function()
     end
     local function find_ended(kind, rule, key, holds, declared)
       local notes, own, ended = {}, nil, {}
-      for index = 1, #holds.ended do
-        local holder = sub(holds.ended[index], 2)
+      local members = call('ZRANGEBYSCORE', holds.name, '(0', holds.now, 'LIMIT', 0, budget.work) -- Each takes some work.
+      for index = 1, #members do
+        local holder = sub(members[index], 2)
         if holder ~= rule.holder then
-          notes[#notes + 1] = sub(holds.ended[index], 1, 1) == 'e' and note_of(holds, holder, holds.now) or fail('WRONGTYPE Operation against a key holding the wrong kind of value')
+          notes[#notes + 1] = sub(members[index], 1, 1) == 'e' and note_of(holds, holder, holds.now) or fail('WRONGTYPE Operation against a key holding the wrong kind of value')
         end
       end
       if holds.note and not holds.own then
@@ -1198,8 +1199,8 @@ local make_run = not PLAIN and function()
         local refund = not note.is_settled and refund_of(rule, note)
         if refund and is_set then
           cost, refund.cost = max(1, note.units), min(note.units, 1000)
-        elseif refund and kind.plan then
-          cost = 250
+        elseif refund then
+          cost = kind.plan and 250 or rule.count
         end
         if note ~= own and budget.work < 1000 and cost > budget.work then
           break
@@ -2211,7 +2212,7 @@ local make_run = not PLAIN and function()
     local now, seconds, nanos = clock()
     local state = kind.read(rule, key, now, seconds, nanos, declared, writes and not rule.HOLD)
     local holds = rule.HOLD and (held or make_held()).open(rule, key, now, declared)
-    if holds and #holds.ended > 0 then
+    if holds and holds.has_ended then
       if writes then
         local own = budget
         budget = new_budget('full')
@@ -2336,7 +2337,7 @@ local make_run = not PLAIN and function()
         end
         return state
       end
-      if #holds.ended > 0 then
+      if holds.has_ended then
         local whole = budget
         budget = new_budget('full')
         local state = charged()
@@ -2528,7 +2529,7 @@ local make_run = not PLAIN and function()
         part.state = part.kind.read(part.rule, part.key, now, seconds, nanos, declared, false)
         if part.rule.HOLD then
           part.holds = (held or make_held()).open(part.rule, part.key, now, declared)
-          has_ended = has_ended or #part.holds.ended > 0
+          has_ended = has_ended or part.holds.has_ended
         end
       end
       return has_ended

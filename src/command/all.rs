@@ -56,12 +56,7 @@ impl<'a> Found<'a> {
         plan: &mut Plan<'a, Writable>,
     ) -> Result<(), Error> {
         self.state.plan(decision, budget, plan)?;
-        if let Some(holds) = self.holds
-            && let Some(kept) = holds.keep(&part.rule, decision.counted)?
-        {
-            plan.push(kept);
-        }
-        Ok(())
+        self.holds.map_or(Ok(()), |holds| holds.keep(&part.rule, decision.counted, plan))
     }
 
     fn added(&self) -> Option<i64> {

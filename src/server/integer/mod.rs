@@ -59,12 +59,6 @@ impl Digits {
         self.text(itoa::Buffer::new().format(value).as_bytes())
     }
 
-    /// An integer, with zeros before it if it has fewer than `digits`, at most 20.
-    pub fn padded(self, value: i64, digits: usize) -> Self {
-        let text = Self::new().integer(value);
-        self.text(&[b'0'; 20][..digits.saturating_sub(text.length)]).text(text.as_bytes())
-    }
-
     /// Milliseconds, which are not negative, as seconds in the shortest decimal form.
     pub fn seconds(self, millis: i64) -> Self {
         let digit = |value: i64| b'0' + (value % 10) as u8;

@@ -38,13 +38,6 @@ fn joined_text_reads_left_to_right() {
 }
 
 #[test]
-fn short_integers_are_padded_with_zeros() {
-    assert_eq!(Digits::new().text(b"h").padded(1800, 16).as_bytes(), b"h0000000000001800");
-    assert_eq!(Digits::new().padded(9_007_199_254_740_991, 16).as_bytes(), b"9007199254740991");
-    assert_eq!(Digits::new().padded(12_345, 4).as_bytes(), b"12345");
-}
-
-#[test]
 fn seconds_have_no_more_places_than_they_need() {
     for (millis, text) in
         [(60_000, ":60s"), (250, ":0.25s"), (1, ":0.001s"), (1_500, ":1.5s"), (10_050, ":10.05s"), (20, ":0.02s")]

@@ -2,6 +2,8 @@
 
 use std::iter;
 
+use smallvec::smallvec;
+
 use super::super::plan::{Change, Plan};
 use super::super::stale::score;
 use super::super::{Budget, State, Stored, WRONG_TYPE};
@@ -93,7 +95,7 @@ pub fn give_back<R: Stored>(
             rule.read::<Writable>(ctx, call, now)?.refund(note.at, budget, &mut plan)?;
         }
         // In one step with its units, so that it is not given back again if the next hold fails.
-        let forgotten = Change::Zrem(vec![member, note.member]);
+        let forgotten = Change::Zrem(smallvec![member, note.member]);
         plan.push((open(ctx, call, true)?, iter::once(forgotten).collect()));
         plan.apply().publish(ctx, call.key);
     }

@@ -27,7 +27,7 @@ local function declared_behind(keys, parts)
       local key = parts[place].key
       local suffix = sub(name, 1, #key + 1) == key .. ':' and sub(name, #key + 2)
         or sub(name, 1, #key + 3) == '{' .. key .. '}:' and sub(name, #key + 4)
-      belongs = belongs or parts[place].kind.counters and suffix and find(suffix, '^@?%d[%d.]*s?$')
+      belongs = belongs or parts[place].kind.has_counters and suffix and find(suffix, '^@?%d[%d.]*s?$')
         or parts[place].rule.HOLD and suffix == 'held'
     end
     if not belongs then
@@ -39,19 +39,22 @@ local function declared_behind(keys, parts)
 end
 
 -- Refuses rules of which one would count in the state of another.
-local function check_apart(parts, now, declared)
+local function check_apart(parts)
   local taken = {}
+  local function take(name)
+    if taken[name] then
+      fail('ERR two rules of RL.ALL would share a counter')
+    end
+    taken[name] = true
+  end
   for index = 1, #parts do
     local part = parts[index]
-    local names = part.kind.counters and part.kind.counters(part.rule, part.key, now, declared) or {part.key}
-    if part.rule.HOLD then
-      names[#names + 1] = counter_name(part.key, 'held', declared)
+    local counters = part.kind.has_counters and part.state.quotas
+    for place = 1, counters and #counters or 1 do
+      take(counters and counters[place].name or part.key)
     end
-    for place = 1, #names do
-      if taken[names[place]] then
-        fail('ERR two rules of RL.ALL would share a counter')
-      end
-      taken[names[place]] = true
+    if part.holds then
+      take(part.holds.name)
     end
   end
 end
@@ -139,7 +142,7 @@ local function read_all(parts, now, seconds, nanos, declared)
     part.state = part.kind.read(part.rule, part.key, now, seconds, nanos, declared, false)
     if part.rule.HOLD then
       part.holds = (held or make_held()).open(part.rule, part.key, now, declared)
-      has_ended = has_ended or #part.holds.ended > 0
+      has_ended = has_ended or part.holds.has_ended
     end
   end
   return has_ended
@@ -189,8 +192,8 @@ end
 all = function(keys, words, at)
   local parts, full, within_ms, declared = parse(keys, words, at)
   local now, seconds, nanos = clock()
-  check_apart(parts, now, declared)
   local has_ended = read_all(parts, now, seconds, nanos, declared)
+  check_apart(parts)
   for index = 1, #parts do
     -- The one compaction is for a log that takes nothing otherwise.
     local state = parts[index].state

@@ -20,5 +20,5 @@ end
 
 fixed = {
   syntax = FIXED_SYNTAX, parse = parse, read = read, verdict = verdict, decide = decide, reply = reply, apply = apply,
-  set_missing_expiry = set_missing_expiry, counters = counters, suffix_of = suffix_of, complete = complete,
+  set_missing_expiry = set_missing_expiry, has_counters = true, suffix_of = suffix_of, complete = complete,
 }

@@ -16,7 +16,7 @@
 -- set_missing_expiry(rule, state)    gives an expiry to a key that lacks one, where nothing else changes
 -- refund(rule, state)                takes back what was counted, and returns the reply
 -- leave_out(rule, state)             leaves out of a state what a refund by another rule would take back; where there are holds
--- counters(rule, key, now, declared) the keys that it uses in place of the one in the call
+-- has_counters                       whether its quotas have keys of their own, each with a `name`, in place of the one in the call
 
 -- Refuses what could not be counted, as the keys are, before anything is given back. The state is not used after that, and the budget
 -- is one of its own. `counts`: whether the call is one that counts.
@@ -39,7 +39,7 @@ local function decide(kind, words, at, command, key, declared)
   local now, seconds, nanos = clock()
   local state = kind.read(rule, key, now, seconds, nanos, declared, writes and not rule.HOLD)
   local holds = rule.HOLD and (held or make_held()).open(rule, key, now, declared)
-  if holds and #holds.ended > 0 then
+  if holds and holds.has_ended then
     if writes then
       local own = budget
       budget = new_budget('full')

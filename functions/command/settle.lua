@@ -36,7 +36,7 @@ local settle = HELD and not DIRECT and function(kind, words, at, key, declared)
     return state
   end
 
-  if #holds.ended > 0 then
+  if holds.has_ended then
     -- What refuses the settlement does so before anything is given back.
     local whole = budget
     budget = new_budget('full')

@@ -1,8 +1,6 @@
 -- The fixed window counter; src/limit/fixed/mod.rs has it in prose.
 --
--- A state has a quota for each window: `value` and `expiry` as stored, `used` and `expiry_after` after the call. Windows that are
--- long and nearly equal can have the same number, and so the same counter. It counts once, for the shortest of them, which is
--- `shared` with the others, and lives for the longest.
+-- A state has a quota for each window: `value` and `expiry` as stored, `used` and `expiry_after` after the call.
 
 -- Refuses a cost that would bring a counter with 19 digits beyond 64 bits.
 local function check_overflow(text, cost)
@@ -27,7 +25,6 @@ local function decide(rule, state, counts)
   state.counts = counts
   for index = 1, rule.count do
     local quota = state.quotas[index]
-    quota.life = quota.shared and quota.shared.life or quota.life
     quota.used, quota.expiry_after = quota.value, quota.expiry
     if counts and not quota.is_over then
       if #quota.text >= 19 and quota.value > 0 then
@@ -119,7 +116,6 @@ local function complete()
       if quota.window == rule.windows[place] then
         quota.value, place = quota.value - refundable(rule, quota, state.now), place + 1
       end
-      quota.value = quota.shared and quota.shared.value or quota.value
     end
   end
 

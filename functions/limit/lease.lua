@@ -1,4 +1,4 @@
--- Leases: at most `limit` holders at a time; src/limit/lease.rs has it in prose.
+-- Leases: at most `limit` holders at a time; src/limit/lease/mod.rs has it in prose.
 --
 -- A state has how many leases are `held`, when the holder's `own` ends, and how many have `ended` and are still there.
 

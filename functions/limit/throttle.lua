@@ -1,4 +1,4 @@
--- The generic cell rate algorithm; src/limit/throttle.rs has it in prose. Nanoseconds are two numbers here: whole seconds, and
+-- The generic cell rate algorithm; src/limit/throttle/mod.rs has it in prose. Nanoseconds are two numbers here: whole seconds, and
 -- what is left. A state has its `debt`: how far the arrival time is ahead of the clock. Where a request waits for its turn, `over` is how
 -- far the arrival time is ahead of the tolerance then, `turn_in` the same in milliseconds, and `turn_at` when that is.
 

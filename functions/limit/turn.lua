@@ -1,4 +1,4 @@
--- Turns in the log of a sliding window; src/limit/turn.rs has them in prose.
+-- Turns in the log of a sliding window; src/limit/turn/mod.rs has them in prose.
 
 -- The first time, not before `from`, at which the request fits into all windows, as far as it is looked for. Nothing if it never does.
 function sliding.first_room(rule, state, from)

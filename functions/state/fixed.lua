@@ -21,9 +21,8 @@ local function read(rule, key, now, _, _, declared, _, may_have_ended)
   local shorter
   for index = 1, rule.count do
     local window = rule.windows[index]
-    local quota = {limit = rule.limits[index], window = window, life = window}
+    local quota = {limit = rule.limits[index], window = window, life = window} -- How long a counter lives that begins now.
     local suffix = suffix_of(window, now, rule.ANCHORED)
-    quota.suffix = suffix
     if window < 0 then
       quota.ends, quota.life = -1 - window, GRACE - 1 - window - now
       quota.is_over = quota.ends <= now
@@ -35,10 +34,8 @@ local function read(rule, key, now, _, _, declared, _, may_have_ended)
     end
     if quota.is_over then
       quota.value, quota.text = 0, '0'
-    elseif shorter and shorter.suffix == suffix then
-      quota.shared = shorter.shared or shorter
-      quota.shared.life = window
-      quota.value, quota.expiry, quota.text = shorter.value, shorter.expiry, shorter.text
+    elseif suffix == shorter then
+      fail('ERR two windows would share a counter') -- Long windows of nearly equal length can have the same number.
     else
       quota.name = counter_name(key, suffix, declared)
       local text = call('GET', quota.name)
@@ -53,7 +50,7 @@ local function read(rule, key, now, _, _, declared, _, may_have_ended)
         quota.value, quota.text = 0, '0'
       end
     end
-    state.quotas[index], shorter = quota, quota
+    state.quotas[index], shorter = quota, suffix
   end
   return state
 end
@@ -79,20 +76,8 @@ local function apply(rule, state)
       if quota.renewed then
         call('PEXPIREAT', quota.name, quota.expiry_after)
       end
-    elseif not (quota.shared or quota.is_over) then
+    elseif not quota.is_over then
       call('SET', quota.name, format('%.0f', rule.cost), 'PXAT', quota.expiry_after)
     end
   end
-end
-
--- The keys that a rule counts at.
-local counters = not ONLY and function(rule, key, now, declared)
-  local names, last = {}, nil
-  for index = 1, rule.count do
-    local suffix = suffix_of(rule.windows[index], now, rule.ANCHORED)
-    if suffix ~= last then
-      names[#names + 1], last = counter_name(key, suffix, declared), suffix
-    end
-  end
-  return names
 end

@@ -56,9 +56,9 @@ local function note_of(holds, holder, ends)
   return {holder = holder, member = 's' .. holder, units = units, is_settled = true}
 end
 
--- Reads the holds of a key: the note of the holder, also if that `has_ended`, and the first of what `ended`.
+-- Reads the holds of a key: the note of the holder, also if its hold has ended, and whether anything `has_ended`.
 local function read(rule, key, now, declared)
-  local holds = {name = counter_name(key, 'held', declared), now = now, ended = {}}
+  local holds = {name = counter_name(key, 'held', declared), now = now, has_ended = false}
   holds.members = call('ZCARD', holds.name)
   if holds.members == 0 then
     check_missing(key, holds.name, declared)
@@ -69,7 +69,7 @@ local function read(rule, key, now, declared)
     holds.note, holds.ends = note_of(holds, rule.holder, score), ceil(tonumber(score))
     holds.own = holds.ends > now and holds.note or nil
   end
-  holds.ended = call('ZRANGEBYSCORE', holds.name, '(0', now, 'LIMIT', 0, MOST_WORK)
+  holds.has_ended = #call('ZRANGEBYSCORE', holds.name, '(0', now, 'LIMIT', 0, 1) > 0
   return holds
 end
 
@@ -107,10 +107,11 @@ end
 -- here, before anything is written.
 local function find_ended(kind, rule, key, holds, declared)
   local notes, own, ended = {}, nil, {}
-  for index = 1, #holds.ended do
-    local holder = sub(holds.ended[index], 2)
+  local members = call('ZRANGEBYSCORE', holds.name, '(0', holds.now, 'LIMIT', 0, budget.work) -- Each takes some work.
+  for index = 1, #members do
+    local holder = sub(members[index], 2)
     if holder ~= rule.holder then
-      notes[#notes + 1] = sub(holds.ended[index], 1, 1) == 'e' and note_of(holds, holder, holds.now) or fail(WRONG_TYPE)
+      notes[#notes + 1] = sub(members[index], 1, 1) == 'e' and note_of(holds, holder, holds.now) or fail(WRONG_TYPE)
     end
   end
   if holds.note and not holds.own then
@@ -124,8 +125,8 @@ local function find_ended(kind, rule, key, holds, declared)
     local refund = not note.is_settled and refund_of(rule, note)
     if refund and is_set then
       cost, refund.cost = max(1, note.units), min(note.units, MOST_ADDED)
-    elseif refund and kind.plan then
-      cost = WORK_OF_REWRITING
+    elseif refund then
+      cost = kind.plan and WORK_OF_REWRITING or rule.count
     end
     if note ~= own and budget.work < MOST_WORK and cost > budget.work then
       break

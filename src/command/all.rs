@@ -18,10 +18,7 @@ use crate::limit::turn::Outlook;
 use crate::limit::{Decision, Detail, Micros, Retry, Status, Time, Turn};
 use crate::metrics::ALL;
 use crate::server::{Args, Call, Context, Error, Handler, Keys, Writable};
-use crate::state::{
-    Applied, Budget, CounterSet, Hold, HoldSet, Log, Plan, State, Stored, Suffix, check_added, counted_key, find_ended,
-    give_back,
-};
+use crate::state::{Applied, Budget, Hold, HoldSet, Log, Plan, State, Stored, check_added, find_ended, give_back};
 
 const MOST_KEYS: i64 = 64;
 
@@ -59,12 +56,7 @@ impl<'a> Found<'a> {
         plan: &mut Plan<'a, Writable>,
     ) -> Result<(), Error> {
         self.state.plan(decision, budget, plan)?;
-        if let Some(holds) = self.holds
-            && let Some(kept) = holds.keep(&part.rule, decision.counted)?
-        {
-            plan.push(kept);
-        }
-        Ok(())
+        self.holds.map_or(Ok(()), |holds| holds.keep(&part.rule, decision.counted, plan))
     }
 
     fn added(&self) -> Option<i64> {
@@ -83,9 +75,8 @@ impl Handler for All {
     fn handle(ctx: &mut Context, words: Args<'_>) -> Result<(), Error> {
         let (parts, detail, within) = parse(words)?;
         let (now, budget) = (now(), Budget::new());
-        check_apart(&parts, now)?;
-
         let mut found = read(ctx, &parts, now, false)?;
+        check_apart(&parts, &found)?;
         if found.iter().filter_map(|found| found.state.log()).any(Log::is_nearly_full) {
             budget.compact_if_full();
         }
@@ -277,29 +268,17 @@ pub(super) fn parse(words: Args<'_>) -> Result<(List<Part<'_>>, Detail, Option<i
 }
 
 /// Refuses rules of which one would count in the state of another.
-pub(super) fn check_apart(parts: &[Part<'_>], now: Micros) -> Result<(), Error> {
-    let (mut sets, mut keys): (List<CounterSet<'_>>, List<&[u8]>) = (List::new(), List::new());
-    for Part { call, rule, hold } in parts {
-        let key = call.key.as_bytes();
-        let mut counters = rule.counters(now);
-        if counters.is_empty() {
-            keys.push(key);
+fn check_apart(parts: &[Part<'_>], found: &[Found<'_>]) -> Result<(), Error> {
+    let mut names: List<&[u8]> = List::new();
+    for (Part { call, .. }, Found { state, holds }) in parts.iter().zip(found) {
+        match state {
+            AnyState::Fixed(counters) => names.extend(counters.names()),
+            AnyState::Sliding(_) | AnyState::Throttle(_) | AnyState::Lease(_) => names.push(call.key.as_bytes()),
         }
-        counters.extend(hold.as_ref().map(|_| Suffix::Held));
-        if !counters.is_empty() {
-            sets.push(CounterSet::new(key, counters));
-        }
+        names.extend(holds.as_deref().map(HoldSet::name));
     }
-    sets.sort_unstable_by_key(|set| set.key);
-    // In a cluster two keys can have the same counters, and no more than two.
-    let meet = sets.windows(2).any(|pair| matches!(pair, [one, next] if one.key == next.key && one.meets(next)));
-    let is_counter = |key: &[u8]| {
-        counted_key(key).is_some_and(|owner| {
-            let first = sets.partition_point(|set| set.key < owner);
-            sets.iter().skip(first).take_while(|set| set.key == owner).any(|set| set.has(key))
-        })
-    };
-    if meet || keys.into_iter().any(is_counter) { Err(SHARED) } else { Ok(()) }
+    names.sort_unstable();
+    if names.windows(2).any(|pair| matches!(pair, [one, next] if one == next)) { Err(SHARED) } else { Ok(()) }
 }
 
 /// By the share of the limit that remains. A limit of 0 is taken as 1: under it units remain only where a counter was set

@@ -119,12 +119,12 @@ fn count_held<R: Rule>(
         holds = HoldSet::of_request(ctx, call, hold, rule, now, true)?;
     }
     let decision = decide_held(&state, Some(&holds), detail, true, &budget)?;
-    let mut plan = Plan::default();
-    state.plan(&decision, &budget, &mut plan)?;
-    if let Some(kept) = holds.keep(rule, decision.counted)? {
-        plan.push(kept);
-    }
-    plan.apply().publish(ctx, call.key);
+    let (mut counted, mut kept) = (Plan::default(), Plan::default());
+    state.plan(&decision, &budget, &mut counted)?;
+    holds.keep(rule, decision.counted, &mut kept)?;
+    let (counted, kept) = (counted.apply(), kept.apply());
+    counted.publish(ctx, call.key);
+    kept.publish(ctx, call.key);
     Ok(decision)
 }
 

@@ -8,7 +8,7 @@ use super::rule::Rule;
 use crate::limit::{Cost, Decision, Detail, Micros, Refund, Request, Time};
 use crate::metrics::Outcomes;
 use crate::server::{Args, Call, Command, Context, Error, Mode, Str};
-use crate::state::{Budget, Fixed, Lease, Log, Plan, Sliding, State, Stored, Suffixes, Throttle};
+use crate::state::{Budget, Fixed, Lease, Log, Plan, Sliding, State, Stored, Throttle};
 
 macro_rules! rules {
     ($($rule:ident),+ $(,)?) => {
@@ -86,10 +86,6 @@ impl Stored for AnyRule {
             Self::Throttle(rule) => AnyState::Throttle(rule.read(ctx, call, now)?),
             Self::Lease(rule) => AnyState::Lease(rule.read(ctx, call, now)?),
         })
-    }
-
-    fn counters(&self, now: Micros) -> Suffixes {
-        each!(self, rule => rule.counters(now))
     }
 
     fn request(&self) -> Option<&Request> {

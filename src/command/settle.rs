@@ -35,13 +35,15 @@ impl KeyHandler for Settle {
             give_back(&rule, ended, ctx, call, now, &budget)?;
             holds = HoldSet::read(ctx, call, hold, now.time(), true)?;
         }
-        let mut plan = Plan::default();
+        let (mut plan, mut kept) = (Plan::default(), Plan::default());
         let left = plan_charge(&charged, charge, ctx, call, now, &budget, &mut plan)?;
         match charge {
-            Some(_) => plan.push(holds.settle(actual)?),
+            Some(_) => holds.settle(actual, &mut kept)?,
             None => drop(holds),
         }
-        plan.apply().publish(ctx, call.key);
+        let (plan, kept) = (plan.apply(), kept.apply());
+        plan.publish(ctx, call.key);
+        kept.publish(ctx, call.key);
         let left = match left {
             Some(left) => left,
             None => what_is_left(charging(&rule, Cost::NOTHING)?.read::<Writable>(ctx, call, now)?)?,

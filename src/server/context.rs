@@ -110,6 +110,9 @@ impl Context {
                 [a, b] => call!(RedisModule_Replicate(ctx, name, c"ss".as_ptr(), p(a), p(b))),
                 [a, b, c] => call!(RedisModule_Replicate(ctx, name, c"sss".as_ptr(), p(a), p(b), p(c))),
                 [a, b, c, d] => call!(RedisModule_Replicate(ctx, name, c"ssss".as_ptr(), p(a), p(b), p(c), p(d))),
+                [a, b, c, d, e] => {
+                    call!(RedisModule_Replicate(ctx, name, c"sssss".as_ptr(), p(a), p(b), p(c), p(d), p(e)))
+                }
                 // The server allocates twice for this format.
                 _ => call!(RedisModule_Replicate(ctx, name, c"v".as_ptr(), words.as_ptr(), words.len())),
             };

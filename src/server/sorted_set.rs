@@ -126,6 +126,17 @@ impl<M: Mode> Key<'_, M> {
         self.some_in(range, Side::First, most)
     }
 
+    /// The first that is made of a member with a score in the range, from the lowest on.
+    pub fn find_in<T>(&self, range: ScoreRange, mut of: impl FnMut(OwnedStr) -> Option<T>) -> Option<T> {
+        let cursor = self.seek(range, Side::First)?;
+        loop {
+            let found = cursor.member().and_then(&mut of);
+            if found.is_some() || !cursor.step() {
+                return found;
+            }
+        }
+    }
+
     fn some_in(&self, range: ScoreRange, side: Side, most: usize) -> Vec<OwnedStr> {
         let mut members = Vec::new();
         if let Some(cursor) = self.seek(range, side) {

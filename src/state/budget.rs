@@ -6,7 +6,7 @@ use super::compact::Compaction;
 use super::stale::MOST_REMOVED;
 
 /// What one call does at most for holds that have ended. The next calls do the rest.
-pub const MOST_WORK: i64 = 1000;
+const MOST_WORK: i64 = 1000;
 
 /// Look-ups for waits: some milliseconds at most.
 const MOST_LOOKUPS: usize = 1024;
@@ -44,6 +44,11 @@ impl Budget {
             self.removed.set(left);
         }
         left >= 0
+    }
+
+    /// How many holds that have ended it may still give back, at the most.
+    pub fn most_given_back(&self) -> usize {
+        usize::try_from(self.work.get()).unwrap_or(0)
     }
 
     /// Takes work on a hold that has ended, if enough is left. The first of a call is always done, and so is what `must` be.

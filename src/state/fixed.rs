@@ -2,7 +2,7 @@
 
 use std::iter;
 
-use super::counter_name::{Suffix, Suffixes, check_missing, counter_name};
+use super::counter_name::{Suffix, check_missing, counter_name};
 use super::plan::{Change, Changes, OpenKey};
 use super::{Budget, Plan, State, Stored, read_integer};
 use crate::limit::fixed::{self, Counter, Overflow};
@@ -11,6 +11,7 @@ use crate::server::{Call, Context, Error, Key, Kind, Mode};
 
 const ENDED: Error = Error::Line(c"ERR the window has ended");
 const TOO_FAR_AHEAD: Error = Error::Line(c"ERR @ms must be at most 2147483647 seconds ahead");
+const SHARED: Error = Error::Line(c"ERR two windows would share a counter");
 const OVERFLOW: Error = Error::Line(c"ERR increment or decrement would overflow");
 
 impl From<Overflow> for Error {
@@ -41,7 +42,7 @@ struct Found<'a, M: Mode> {
     counter: Counter,
     /// Whether the counter exists. The key of a counter whose window is over may still exist.
     exists: bool,
-    /// Its key. It has none if a shorter window has the same counter, through which it is read and written, or if its window has ended.
+    /// Its key, unless its window has ended.
     open: Option<OpenKey<'a, M>>,
 }
 
@@ -54,18 +55,14 @@ impl Stored for Fixed {
         let first = self.find(ctx, call, self.request.quotas.first(), time)?;
         let mut others: Vec<Found<'a, M>> = Vec::new();
         for quota in self.request.quotas.iter().skip(1) {
-            let Found { counter: shorter, exists, .. } = others.last().unwrap_or(&first);
-            others.push(if self.suffix(quota, time) == self.suffix(shorter.quota, time) {
-                Found { counter: Counter { quota, ..*shorter }, exists: *exists, open: None }
-            } else {
-                self.find(ctx, call, quota, time)?
-            });
+            let shorter = others.last().unwrap_or(&first).counter.quota;
+            // Long windows of nearly equal length can have the same index.
+            if self.suffix(quota, time) == self.suffix(shorter, time) {
+                return Err(SHARED);
+            }
+            others.push(self.find(ctx, call, quota, time)?);
         }
         Ok(Counters { rule: self, now: time, first, others })
-    }
-
-    fn counters(&self, now: Micros) -> Suffixes {
-        self.request.quotas.iter().map(|quota| self.suffix(quota, now.time())).collect()
     }
 
     fn request(&self) -> Option<&Request> {
@@ -74,6 +71,10 @@ impl Stored for Fixed {
 
     fn charging(&self, request: Request) -> Option<Self> {
         Some(Self { request, anchored: self.anchored, skips_ended: true })
+    }
+
+    fn givable(&self, units: Cost, _ctx: &Context, _call: Call<'_>) -> (Cost, i64) {
+        (units, self.request.quotas.len() as i64)
     }
 }
 
@@ -91,7 +92,7 @@ impl Fixed {
                 return Err(TOO_FAR_AHEAD);
             }
             if end <= now {
-                let counter = Counter { quota, life: quota.window, value: 0, expiry: None, anchored: false };
+                let counter = Counter { quota, value: 0, expiry: None, anchored: false };
                 let found = Found { counter, exists: false, open: None };
                 return if self.skips_ended { Ok(found) } else { Err(ENDED) };
             }
@@ -103,14 +104,13 @@ impl Fixed {
         }
         let value = read_integer(&key)?;
         let expiry = key.expiry().map(Time::from_millis);
-        let life = if self.anchored { quota.window } else { fixed::life(&self.request, quota, now) };
         // An anchored window is over in the millisecond in which its counter expires. Most servers still keep the key then.
         let is_over = self.anchored && expiry.is_some_and(|expiry| expiry <= now);
         let (value, expiry, exists) = match value {
             Some(value) if !is_over => (value, expiry, true),
             _ => (0, None, false),
         };
-        let counter = Counter { quota, life, value, expiry, anchored: self.anchored };
+        let counter = Counter { quota, value, expiry, anchored: self.anchored };
         Ok(Found { counter, exists, open: Some(OpenKey { key, name: Some(name) }) })
     }
 
@@ -128,6 +128,12 @@ impl Fixed {
 impl<'a, M: Mode> Counters<'a, M> {
     fn others(&self) -> impl Iterator<Item = Counter> + Clone + '_ {
         self.others.iter().map(|found| found.counter)
+    }
+
+    /// The names of those that have a key.
+    pub fn names(&self) -> impl Iterator<Item = &[u8]> {
+        let keys = iter::once(&self.first).chain(&self.others).filter_map(|found| found.open.as_ref());
+        keys.filter_map(|open| open.name.as_ref()).map(|name| name.as_str().as_bytes())
     }
 
     /// Adds what changes at each counter that has a key.
@@ -158,15 +164,11 @@ impl<'a, M: Mode> State<'a, M> for Counters<'a, M> {
     }
 
     fn leave_out(&mut self, request: &Request, at: Time) -> Result<(), Error> {
-        let mut shorter = 0;
-        for Found { counter, open, .. } in iter::once(&mut self.first).chain(&mut self.others) {
-            if open.is_none() {
-                counter.value = shorter;
-            } else if request.quotas.iter().any(|quota| quota == counter.quota) {
+        for Found { counter, .. } in iter::once(&mut self.first).chain(&mut self.others) {
+            if request.quotas.iter().any(|quota| quota == counter.quota) {
                 let units = counter.refundable(request.cost, Some(at), self.now);
                 counter.value = counter.value.saturating_sub(units);
             }
-            shorter = counter.value;
         }
         Ok(())
     }

@@ -55,7 +55,7 @@ impl<'a, M: Mode> LeaseSet<'a, M> {
             return released;
         }
         let expire = self.expire(&members, None);
-        self.add_to(plan, iter::once(Change::Zrem(members)).chain(expire).collect(), budget);
+        self.add_to(plan, iter::once(Change::Zrem(members.into())).chain(expire).collect(), budget);
         released
     }
 

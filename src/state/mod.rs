@@ -19,7 +19,7 @@ mod stale;
 mod throttle;
 
 pub use budget::Budget;
-pub use counter_name::{CounterSet, Suffix, Suffixes, counted_key};
+pub use counter_name::Suffix;
 pub use fixed::Fixed;
 pub use hold::{Hold, HoldSet, find_ended, give_back, leave_out_ended};
 pub use lease::{Lease, LeaseSet};
@@ -41,11 +41,6 @@ pub trait Stored: Sized {
     /// Reads its keys, and changes nothing.
     fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Self::State<'a, M>, Error>;
 
-    /// The counters that it uses in place of the key in the call, if it does.
-    fn counters(&self, _now: Micros) -> Suffixes {
-        Suffixes::new()
-    }
-
     /// The request that it is about, if it is one that can be held.
     fn request(&self) -> Option<&Request> {
         None
@@ -56,7 +51,7 @@ pub trait Stored: Sized {
         None
     }
 
-    /// How many units of a hold can be given back at once, and what that takes of the work of a call.
+    /// How many units of a hold can be given back at once, and what that takes of the work of a call. Others cannot be held.
     fn givable(&self, units: Cost, _ctx: &Context, _call: Call<'_>) -> (Cost, i64) {
         (units, 1)
     }

@@ -32,7 +32,7 @@ pub enum Change {
     },
     /// `ZADD`: members get these scores.
     Zadd(SmallVec<[(Time, OwnedStr); 2]>),
-    Zrem(Vec<OwnedStr>),
+    Zrem(SmallVec<[OwnedStr; 2]>),
     /// `INCR` or `INCRBY`: a counter that exists goes up, or down, to this value.
     IncrBy {
         by: i64,

@@ -90,9 +90,6 @@ fn options_keep_to_the_slot(engine: &Engine) {
         assert_eq!(client.call::<i64>(&format!("RL.RESET {key} 1 60 3600")), 2, "{key}");
         assert_eq!(client.run::<i64>(&["DBSIZE"]), 0, "{key}: nothing lies elsewhere");
     }
-    // Windows of one number share a counter here too.
-    client.call::<Value>("RL.FIXED k 2147483646 9 2147483647 9 COST 4");
-    assert_eq!(client.run::<i64>(&["GET", "{k}:0"]), 4);
 }
 
 fn a_reset_that_is_refused_removes_nothing(engine: &Engine) {

@@ -33,7 +33,7 @@ fn history(server: &Server, client: &mut Client, seed: u64, steps: usize, from: 
         server.set_time(now);
         let key = format!("k{}", rng.usize(..4));
         let quotas =
-            ["0.1 9 1 40 60 400", "1 5 2 9", "60 5 3600 500", "30 100", "60 2000 2147483646 9000 2147483647 9999"]
+            ["0.1 9 1 40 60 400", "1 5 2 9", "60 5 3600 500", "30 100", "60 2000 1000000000 9000 2147483647 9999"]
                 [rng.usize(..5)];
         let cost = [1, 1, 2, 7, 60, 300][rng.usize(..6)];
         let full = ["", "FULL"][rng.usize(..2)];

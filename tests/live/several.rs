@@ -14,7 +14,7 @@ tests![
     of_those_that_admit_the_fewest_remaining_bind,
     sliding_keeps_one_log_for_the_longest_window,
     fixed_keeps_a_counter_a_window,
-    windows_of_one_number_share_a_counter_that_counts_once,
+    windows_of_one_number_would_share_a_counter,
     a_counter_that_is_none_stops_all_of_them,
     sixteen_windows_pass_and_seventeen_do_not,
     windows_stand_in_increasing_order,
@@ -161,23 +161,20 @@ fn fixed_keeps_a_counter_a_window(engine: &Engine) {
     assert_eq!(client.fixed("k", "60", 10).1, 6);
 }
 
-fn windows_of_one_number_share_a_counter_that_counts_once(engine: &Engine) {
+fn windows_of_one_number_would_share_a_counter(engine: &Engine) {
     let (_server, mut client) = frozen(engine);
-    let call = "RL.FIXED k 1 100 2000000000 9 2147483646 9 2147483647 7";
-    assert_eq!(client.call::<Reply>(call), (1, 1, 2_147_483_647));
-    assert_eq!(client.run::<i64>(&["GET", "k:0"]), 1);
-    assert_eq!(client.run::<i64>(&["PEXPIRETIME", "k:0"]), START + 2_147_483_647_000, "as long as the longest");
-    assert_eq!(client.call::<Reply>(&format!("{call} COST 5")).1, 6);
-    assert_eq!(client.call::<Reply>(call).1, 7);
-    assert_eq!(client.call::<Reply>(call).0, 0);
-    assert_eq!(client.run::<i64>(&["GET", "k:0"]), 7);
-    assert_eq!(client.run::<i64>(&["DBSIZE"]), 2);
-    // The shorter one binds, and the ttl is that of its counter.
-    let call = "RL.FIXED short 2147483646 5 2147483647 9";
-    for used in 1..=5 {
-        assert_eq!(client.call::<Reply>(call), (1, used, 2_147_483_647));
-        assert_eq!(client.run::<i64>(&["TTL", "short:0"]), 2_147_483_647);
+    let rule = "FIXED 1 100 2000000000 9 2147483646 9 2147483647 7";
+    for call in [
+        rule.replace("FIXED", "RL.FIXED k"),
+        format!("RL.PEEK k {rule}"),
+        format!("RL.REFUND k {rule}"),
+        format!("RL.ALL 1 k {rule}"),
+        format!("RL.SETTLE k {rule} HOLD h 5 ACTUAL 1"),
+    ] {
+        assert_eq!(client.refused(&call), "ERR two windows would share a counter", "{call}");
     }
+    // Those that begin with their first request have counters of their own.
+    assert_eq!(client.call::<Reply>("RL.FIXED k 2147483646 5 2147483647 9 ANCHORED"), (1, 1, 2_147_483_646));
 }
 
 fn a_counter_that_is_none_stops_all_of_them(engine: &Engine) {

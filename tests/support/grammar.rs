@@ -19,7 +19,6 @@ const RULE_OF_REFUND: &str = "ERR rule must be SLIDING, FIXED or THROTTLE";
 const AT: &str = "ERR AT must be a unix time in milliseconds, an integer from 0 to 9007199254740991";
 const NUMBER: &str = "ERR numkeys must be an integer from 1 to 64";
 const TWICE: &str = "ERR RL.ALL takes each key once";
-const SHARED: &str = "ERR two rules of RL.ALL would share a counter";
 const LEASE: &str =
     "ERR leaseSec must be a number of seconds from 0.001 to 2147483647 with at most three decimal places";
 const RULE: &str = "ERR rule must be SLIDING, FIXED, THROTTLE or ACQUIRE";
@@ -92,8 +91,8 @@ enum Place {
     All,
 }
 
-/// Reads the words of one of the module's commands. Counters are compared as they are named at `now`.
-pub fn verdict(words: &[Vec<u8>], now: i64) -> Verdict {
+/// Reads the words of one of the module's commands.
+pub fn verdict(words: &[Vec<u8>]) -> Verdict {
     let name = String::from_utf8_lossy(&words[0]).to_lowercase();
     let arity = format!("ERR wrong number of arguments for '{name}' command");
     let least = match &*name {
@@ -129,7 +128,7 @@ pub fn verdict(words: &[Vec<u8>], now: i64) -> Verdict {
                 (_, Some(actual)) => Ok(Call::Settle { key, rule, actual }),
             })
         }
-        "rl.all" => all(&words[1..], &arity, now),
+        "rl.all" => all(&words[1..], &arity),
         "rl.reset" => windows(rest).map(|(windows, ends, holds)| Call::Reset { key, windows, ends, holds }),
         "rl.release" => Ok(Call::Release { key, holders: rest.to_vec() }),
         _ => panic!("{name} is not a command of the module"),
@@ -138,7 +137,7 @@ pub fn verdict(words: &[Vec<u8>], now: i64) -> Verdict {
 }
 
 /// `numkeys key [key ...] rule [rule ...] [WITHIN ms] [FULL]`
-fn all(words: &[Vec<u8>], arity: &str, now: i64) -> Result<Call, String> {
+fn all(words: &[Vec<u8>], arity: &str) -> Result<Call, String> {
     let number = within(&words[0], 1, 64).ok_or(NUMBER)? as usize;
     let mut keys: Vec<Vec<u8>> = Vec::new();
     for at in 1..=number {
@@ -174,15 +173,6 @@ fn all(words: &[Vec<u8>], arity: &str, now: i64) -> Result<Call, String> {
     let may_wait = |rule: &Rule| matches!(rule, Rule::Sliding { force: false, hold: None, .. });
     if within.is_some() && !rules.iter().all(may_wait) {
         return Err(WITHIN_SLIDING.to_owned());
-    }
-    // No rule counts in the state of another.
-    let mut places = Vec::new();
-    for (key, rule) in keys.iter().zip(&rules) {
-        let own = rule.all_places(key, now);
-        if own.iter().any(|place| places.contains(place)) {
-            return Err(SHARED.to_owned());
-        }
-        places.extend(own);
     }
     Ok(Call::All { keys, rules, within, full })
 }

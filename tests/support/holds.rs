@@ -181,7 +181,7 @@ impl Space {
         let (members, own) = (self.members(key)?, end_of(&hold.holder));
         let mut ended: Vec<Vec<u8>> =
             members.iter().filter(|member| has_ended(member, now)).map(|member| member.0.clone()).collect();
-        ended.truncate(MOST_WORK as usize);
+        ended.truncate(work.0 as usize);
         if Note::of(&members, &hold.holder)?.is_some_and(|note| note.until <= now) {
             ended.retain(|name| *name != own);
             ended.insert(0, own.clone());
@@ -198,7 +198,7 @@ impl Space {
                 _ if note.is_settled => (note.units, 1),
                 Rule::Sliding { .. } if is_set => (note.units.min(1000), note.units.max(1)),
                 Rule::Sliding { .. } => (note.units, 250),
-                _ => (note.units, 1),
+                _ => (note.units, rule.quotas().len() as i64),
             };
             let (left, has_begun) = *work;
             if name != own && has_begun && cost > left {

@@ -1140,7 +1140,7 @@ local make_run = not PLAIN and function()
       return {holder = holder, member = 's' .. holder, units = units, is_settled = true}
     end
     local function read(rule, key, now, declared)
-      local holds = {name = counter_name(key, 'held', declared), now = now, ended = {}}
+      local holds = {name = counter_name(key, 'held', declared), now = now, has_ended = false}
       holds.members = call('ZCARD', holds.name)
       if holds.members == 0 then
         check_missing(key, holds.name, declared)
@@ -1151,7 +1151,7 @@ local make_run = not PLAIN and function()
         holds.note, holds.ends = note_of(holds, rule.holder, score), ceil(tonumber(score))
         holds.own = holds.ends > now and holds.note or nil
       end
-      holds.ended = call('ZRANGEBYSCORE', holds.name, '(0', now, 'LIMIT', 0, 1000)
+      holds.has_ended = #call('ZRANGEBYSCORE', holds.name, '(0', now, 'LIMIT', 0, 1) > 0
       return holds
     end
     local function open(rule, key, now, declared)
@@ -1181,10 +1181,11 @@ local make_run = not PLAIN and function()
     end
     local function find_ended(kind, rule, key, holds, declared)
       local notes, own, ended = {}, nil, {}
-      for index = 1, #holds.ended do
-        local holder = sub(holds.ended[index], 2)
+      local members = call('ZRANGEBYSCORE', holds.name, '(0', holds.now, 'LIMIT', 0, budget.work) -- Each takes some work.
+      for index = 1, #members do
+        local holder = sub(members[index], 2)
         if holder ~= rule.holder then
-          notes[#notes + 1] = sub(holds.ended[index], 1, 1) == 'e' and note_of(holds, holder, holds.now) or fail('WRONGTYPE Operation against a key holding the wrong kind of value')
+          notes[#notes + 1] = sub(members[index], 1, 1) == 'e' and note_of(holds, holder, holds.now) or fail('WRONGTYPE Operation against a key holding the wrong kind of value')
         end
       end
       if holds.note and not holds.own then
@@ -1198,8 +1199,8 @@ local make_run = not PLAIN and function()
         local refund = not note.is_settled and refund_of(rule, note)
         if refund and is_set then
           cost, refund.cost = max(1, note.units), min(note.units, 1000)
-        elseif refund and kind.plan then
-          cost = 250
+        elseif refund then
+          cost = kind.plan and 250 or rule.count
         end
         if note ~= own and budget.work < 1000 and cost > budget.work then
           break
@@ -1596,7 +1597,6 @@ local make_run = not PLAIN and function()
       state.counts = counts
       for index = 1, rule.count do
         local quota = state.quotas[index]
-        quota.life = quota.shared and quota.shared.life or quota.life
         quota.used, quota.expiry_after = quota.value, quota.expiry
         if counts and not quota.is_over then
           if #quota.text >= 19 and quota.value > 0 then
@@ -1675,7 +1675,6 @@ local make_run = not PLAIN and function()
           if quota.window == rule.windows[place] then
             quota.value, place = quota.value - refundable(rule, quota, state.now), place + 1
           end
-          quota.value = quota.shared and quota.shared.value or quota.value
         end
       end
       function fixed.refund(rule, state)
@@ -1710,9 +1709,8 @@ local make_run = not PLAIN and function()
       local shorter
       for index = 1, rule.count do
         local window = rule.windows[index]
-        local quota = {limit = rule.limits[index], window = window, life = window}
+        local quota = {limit = rule.limits[index], window = window, life = window} -- How long a counter lives that begins now.
         local suffix = suffix_of(window, now, rule.ANCHORED)
-        quota.suffix = suffix
         if window < 0 then
           quota.ends, quota.life = -1 - window, 3600000 - 1 - window - now
           quota.is_over = quota.ends <= now
@@ -1724,10 +1722,8 @@ local make_run = not PLAIN and function()
         end
         if quota.is_over then
           quota.value, quota.text = 0, '0'
-        elseif shorter and shorter.suffix == suffix then
-          quota.shared = shorter.shared or shorter
-          quota.shared.life = window
-          quota.value, quota.expiry, quota.text = shorter.value, shorter.expiry, shorter.text
+        elseif suffix == shorter then
+          fail('ERR two windows would share a counter') -- Long windows of nearly equal length can have the same number.
         else
           quota.name = counter_name(key, suffix, declared)
           local text = call('GET', quota.name)
@@ -1742,7 +1738,7 @@ local make_run = not PLAIN and function()
             quota.value, quota.text = 0, '0'
           end
         end
-        state.quotas[index], shorter = quota, quota
+        state.quotas[index], shorter = quota, suffix
       end
       return state
     end
@@ -1765,20 +1761,10 @@ local make_run = not PLAIN and function()
           if quota.renewed then
             call('PEXPIREAT', quota.name, quota.expiry_after)
           end
-        elseif not (quota.shared or quota.is_over) then
+        elseif not quota.is_over then
           call('SET', quota.name, format('%.0f', rule.cost), 'PXAT', quota.expiry_after)
         end
       end
-    end
-    local counters = not ONLY and function(rule, key, now, declared)
-      local names, last = {}, nil
-      for index = 1, rule.count do
-        local suffix = suffix_of(rule.windows[index], now, rule.ANCHORED)
-        if suffix ~= last then
-          names[#names + 1], last = counter_name(key, suffix, declared), suffix
-        end
-      end
-      return names
     end
     local function parse(words, at, command)
       local rule, behind = quotas_and_options(words, at, command, 'FIXED windowSec limit [windowSec limit ...] [ANCHORED] [COST n] [HOLD holder leaseSec] [FORCE] [FULL | EACH]')
@@ -1795,7 +1781,7 @@ local make_run = not PLAIN and function()
     end
     fixed = {
       syntax = 'FIXED windowSec limit [windowSec limit ...] [ANCHORED] [COST n] [HOLD holder leaseSec] [FORCE] [FULL | EACH]', parse = parse, read = read, verdict = verdict, decide = decide, reply = reply, apply = apply,
-      set_missing_expiry = set_missing_expiry, counters = counters, suffix_of = suffix_of, complete = complete,
+      set_missing_expiry = set_missing_expiry, has_counters = true, suffix_of = suffix_of, complete = complete,
     }
     return fixed
   end
@@ -2226,7 +2212,7 @@ local make_run = not PLAIN and function()
     local now, seconds, nanos = clock()
     local state = kind.read(rule, key, now, seconds, nanos, declared, writes and not rule.HOLD)
     local holds = rule.HOLD and (held or make_held()).open(rule, key, now, declared)
-    if holds and #holds.ended > 0 then
+    if holds and holds.has_ended then
       if writes then
         local own = budget
         budget = new_budget('full')
@@ -2351,7 +2337,7 @@ local make_run = not PLAIN and function()
         end
         return state
       end
-      if #holds.ended > 0 then
+      if holds.has_ended then
         local whole = budget
         budget = new_budget('full')
         local state = charged()
@@ -2437,7 +2423,7 @@ local make_run = not PLAIN and function()
           local key = parts[place].key
           local suffix = sub(name, 1, #key + 1) == key .. ':' and sub(name, #key + 2)
             or sub(name, 1, #key + 3) == '{' .. key .. '}:' and sub(name, #key + 4)
-          belongs = belongs or parts[place].kind.counters and suffix and find(suffix, '^@?%d[%d.]*s?$')
+          belongs = belongs or parts[place].kind.has_counters and suffix and find(suffix, '^@?%d[%d.]*s?$')
             or parts[place].rule.HOLD and suffix == 'held'
         end
         if not belongs then
@@ -2447,19 +2433,22 @@ local make_run = not PLAIN and function()
       end
       return declared
     end
-    local function check_apart(parts, now, declared)
+    local function check_apart(parts)
       local taken = {}
+      local function take(name)
+        if taken[name] then
+          fail('ERR two rules of RL.ALL would share a counter')
+        end
+        taken[name] = true
+      end
       for index = 1, #parts do
         local part = parts[index]
-        local names = part.kind.counters and part.kind.counters(part.rule, part.key, now, declared) or {part.key}
-        if part.rule.HOLD then
-          names[#names + 1] = counter_name(part.key, 'held', declared)
+        local counters = part.kind.has_counters and part.state.quotas
+        for place = 1, counters and #counters or 1 do
+          take(counters and counters[place].name or part.key)
         end
-        for place = 1, #names do
-          if taken[names[place]] then
-            fail('ERR two rules of RL.ALL would share a counter')
-          end
-          taken[names[place]] = true
+        if part.holds then
+          take(part.holds.name)
         end
       end
     end
@@ -2540,7 +2529,7 @@ local make_run = not PLAIN and function()
         part.state = part.kind.read(part.rule, part.key, now, seconds, nanos, declared, false)
         if part.rule.HOLD then
           part.holds = (held or make_held()).open(part.rule, part.key, now, declared)
-          has_ended = has_ended or #part.holds.ended > 0
+          has_ended = has_ended or part.holds.has_ended
         end
       end
       return has_ended
@@ -2584,8 +2573,8 @@ local make_run = not PLAIN and function()
     all = function(keys, words, at)
       local parts, full, within_ms, declared = parse(keys, words, at)
       local now, seconds, nanos = clock()
-      check_apart(parts, now, declared)
       local has_ended = read_all(parts, now, seconds, nanos, declared)
+      check_apart(parts)
       for index = 1, #parts do
         local state = parts[index].state
         if state.log and state.store.is_compact and state.store.is_nearly_full(state.log) then

@@ -17,7 +17,7 @@
 use std::iter;
 
 use super::units::nearest_seconds;
-use super::{Cost, Decision, Detail, Quota, Refund, Request, Retry, Status, Time, Verdict, Waits, Window};
+use super::{Cost, Decision, Detail, Quota, Refund, Request, Retry, Status, Time, Verdict, Waits};
 
 /// How long the counter of a window that ends at a given time is kept after that, in milliseconds.
 const GRACE: i64 = 3_600_000;
@@ -26,8 +26,6 @@ const GRACE: i64 = 3_600_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counter {
     pub quota: Quota,
-    /// How long the counter lives from its first request: the quota's window, but see [`life`].
-    pub life: Window,
     pub value: i64,
     pub expiry: Option<Time>,
     /// Whether the window begins with its first request, and so ends with the counter.
@@ -45,7 +43,7 @@ impl Counter {
 
     /// The expiry of a counter that begins now.
     pub fn new_expiry(&self, now: Time) -> Time {
-        self.quota.end.map_or(now.plus(self.life), |end| end.plus_millis(GRACE))
+        self.quota.end.map_or(now.plus(self.quota.window), |end| end.plus_millis(GRACE))
     }
 
     /// When the next request finds the counter at 0: in the next window, or once this counter has expired.
@@ -54,7 +52,7 @@ impl Counter {
             return end;
         }
         if self.anchored {
-            return self.expiry.unwrap_or(now.plus(self.life));
+            return self.expiry.unwrap_or(now.plus(self.quota.window));
         }
         let next = now.next_multiple_of(self.quota.window);
         // The server keeps a key through the millisecond of its expiry.
@@ -93,7 +91,7 @@ impl Counter {
             (Some(end), _) => now < end,
             (None, None) => true,
             (None, Some(at)) if self.anchored => {
-                self.expiry.is_some_and(|expiry| expiry.minus(self.life) <= at && at < expiry)
+                self.expiry.is_some_and(|expiry| expiry.minus(self.quota.window) <= at && at < expiry)
             }
             (None, Some(at)) => at.window_index(self.quota.window) == now.window_index(self.quota.window),
         };
@@ -104,7 +102,7 @@ impl Counter {
     /// is given lives until then.
     pub fn ttl(&self, now: Time) -> i64 {
         let over = self.quota.end.or(self.expiry);
-        nearest_seconds(over.map_or(self.life.millis(), |over| over.since(now).max(0)))
+        nearest_seconds(over.map_or(self.quota.window.millis(), |over| over.since(now).max(0)))
     }
 }
 
@@ -129,17 +127,6 @@ pub struct Overflow;
 /// Whether a request is counted even if it is denied.
 fn counts_denied(request: &Request) -> bool {
     request.force || (request.cost == Cost::ONE && request.quotas.single().is_some() && !request.held)
-}
-
-/// How long the counter of a quota lives. Long windows of nearly equal length can have the same index, and so the same
-/// counter, which lives for the longest of them.
-pub fn life(request: &Request, quota: Quota, now: Time) -> Window {
-    if request.quotas.single().is_some() {
-        return quota.window;
-    }
-    let number = now.window_index(quota.window);
-    let mut windows = request.quotas.iter().filter(|quota| quota.end.is_none()).map(|quota| quota.window).rev();
-    windows.find(|&window| now.window_index(window) == number).unwrap_or(quota.window)
 }
 
 /// Decides on one request. `first` and `others` are the counters of the request's quotas, in their order. If the request is counted,

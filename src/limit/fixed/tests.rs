@@ -1,4 +1,4 @@
-use super::super::{Limit, Quotas};
+use super::super::{Limit, Quotas, Window};
 use super::*;
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -22,7 +22,6 @@ fn decide_over(counters: &[(i64, Option<i64>)], request: &Request, now: i64) -> 
     let now = Time::from_millis(now);
     let mut counters = request.quotas.iter().zip(counters).map(|(quota, &(value, expiry))| Counter {
         quota,
-        life: life(request, quota, now),
         value,
         expiry: expiry.map(Time::from_millis),
         anchored: false,
@@ -239,17 +238,7 @@ fn the_first_request_sets_the_expiry_and_a_counter_without_one_gets_one() {
 }
 
 fn counter(millis: i64, value: i64, expiry: Option<Time>) -> Counter {
-    Counter { quota: quota(millis, 1), life: window(millis), value, expiry, anchored: false }
-}
-
-#[test]
-fn a_counter_that_windows_share_lives_for_the_longest_of_them() {
-    let (short, long) = (2_000_000_000_000, 2_100_000_000_000);
-    let now = 1_800_000_000_000; // Both windows have the number 0.
-    let decision = decide_over(&[(0, None), (0, None)], &request(&[(short, 3), (long, 9)], 1), now);
-    assert_eq!((decision.status.window, decision.ttl), (short, 2_100_000_000));
-    // The shorter one is still over with its number.
-    assert_eq!(decision.status.waits.unwrap().reset, Some(short - now));
+    Counter { quota: quota(millis, 1), value, expiry, anchored: false }
 }
 
 #[test]

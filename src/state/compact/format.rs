@@ -108,6 +108,7 @@ pub struct Encoded {
     pub size: usize,
 }
 
+#[inline(always)]
 pub fn decode_entry(bytes: &[u8]) -> Option<Encoded> {
     let (packed, mut rest) = varint(bytes, 49)?;
     let mut weight = 1;

@@ -2,7 +2,8 @@
 
 use std::iter;
 
-use super::super::budget::MOST_WORK;
+use smallvec::smallvec;
+
 use super::super::plan::{Change, Plan};
 use super::super::stale::score;
 use super::super::{Budget, State, Stored, WRONG_TYPE};
@@ -24,10 +25,9 @@ pub(super) fn ended_by(now: Time) -> ScoreRange {
 }
 
 impl<M: Mode> HoldSet<'_, M> {
-    /// What has ended, at most what a call may give back, the holder's own first.
-    fn ended(&self) -> Result<Vec<Ended>, Error> {
-        let most = usize::try_from(MOST_WORK).unwrap_or(usize::MAX);
-        let mut members = self.open.key.lowest_in(ended_by(self.now), most);
+    /// What has ended, at most what the call may still give back, the holder's own first.
+    fn ended(&self, budget: &Budget) -> Result<Vec<Ended>, Error> {
+        let mut members = self.open.key.lowest_in(ended_by(self.now), budget.most_given_back());
         if self.own.is_some() && self.own().is_none() {
             let own = self.end.as_str();
             members.retain(|member| member.as_str().as_bytes() != own.as_bytes());
@@ -61,7 +61,7 @@ pub fn find_ended<R: Stored>(
     now: Micros,
     budget: &Budget,
 ) -> Result<Vec<Ended>, Error> {
-    let mut ended = HoldSet::<ReadOnly>::read(ctx, call, hold, now.time(), true)?.ended()?;
+    let mut ended = HoldSet::<ReadOnly>::read(ctx, call, hold, now.time(), true)?.ended(budget)?;
     let mut within = 0_usize;
     for Ended { member, note } in &ended {
         let (request, work) = note.giving_back(rule, ctx, call);
@@ -95,7 +95,7 @@ pub fn give_back<R: Stored>(
             rule.read::<Writable>(ctx, call, now)?.refund(note.at, budget, &mut plan)?;
         }
         // In one step with its units, so that it is not given back again if the next hold fails.
-        let forgotten = Change::Zrem(vec![member, note.member]);
+        let forgotten = Change::Zrem(smallvec![member, note.member]);
         plan.push((open(ctx, call, true)?, iter::once(forgotten).collect()));
         plan.apply().publish(ctx, call.key);
     }
@@ -111,7 +111,7 @@ pub fn leave_out_ended<R: Stored>(
     call: Call<'_>,
     budget: &Budget,
 ) -> Result<(), Error> {
-    for Ended { note, .. } in holds.ended()? {
+    for Ended { note, .. } in holds.ended(budget)? {
         let (request, work) = note.giving_back(rule, ctx, call);
         if !budget.give_back(work, false) {
             break;

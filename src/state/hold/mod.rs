@@ -13,7 +13,7 @@ use self::ended::ended_by;
 pub use self::ended::{find_ended, give_back, leave_out_ended};
 use self::note::{END_OF_TIMES, HOLDS, Note};
 use super::counter_name::{Suffix, check_missing, counter_name};
-use super::plan::{Change, Changes, OpenKey};
+use super::plan::{Change, Changes, OpenKey, Plan};
 use super::stale::score;
 use super::{Stored, WRONG_TYPE};
 use crate::limit::hold::{Known, Refused};
@@ -83,6 +83,7 @@ impl<'a, M: Mode> HoldSet<'a, M> {
     }
 
     /// For a request by a rule. Refuses it where its holder has settled, or has a hold of another cost.
+    #[inline(always)] // Its result is large, and would be copied.
     pub fn of_request<R: Stored>(
         ctx: &'a Context,
         call: Call<'_>,
@@ -95,6 +96,11 @@ impl<'a, M: Mode> HoldSet<'a, M> {
         let cost = rule.request().map_or(Cost::NOTHING, |request| request.cost);
         held.known().counted(cost)?;
         Ok(held)
+    }
+
+    /// The name of their key.
+    pub fn name(&self) -> &[u8] {
+        self.open.name.as_ref().map_or(&[], |name| name.as_str().as_bytes())
     }
 
     /// What is known of the holder.
@@ -124,9 +130,9 @@ impl<'a, M: Mode> HoldSet<'a, M> {
         if has_room { Ok(()) } else { Err(TOO_MANY) }
     }
 
-    /// Writes down that the request is counted, or makes an existing hold last longer. `None` if there is nothing to hold.
-    pub fn keep<R: Stored>(self, rule: &R, counted: bool) -> Result<Option<(OpenKey<'a, M>, Changes)>, Error> {
-        let Some(request) = rule.request().filter(|_| counted || self.is_known()) else { return Ok(None) };
+    /// Writes down that the request is counted, or makes an existing hold last longer.
+    pub fn keep<R: Stored>(self, rule: &R, counted: bool, plan: &mut Plan<'a, M>) -> Result<(), Error> {
+        let Some(request) = rule.request().filter(|_| counted || self.is_known()) else { return Ok(()) };
         self.check_room()?;
         let (own, lasts) = (self.own(), self.now.plus(self.hold.lease));
         let until = own.map_or(lasts, |note| note.until.max(lasts));
@@ -141,9 +147,13 @@ impl<'a, M: Mode> HoldSet<'a, M> {
         let at = own.and_then(|note| note.at).unwrap_or(self.now);
         let leaves =
             request.quotas.iter().map(|quota| quota.end.unwrap_or(at.plus(quota.window))).fold(until, Time::max);
-        let add = (!added.is_empty()).then_some(Change::Zadd(added));
-        let changes = add.into_iter().chain(self.expire_after(leaves)).collect();
-        Ok(Some((self.open, changes)))
+        let mut changes = Changes::new();
+        if !added.is_empty() {
+            changes.push(Change::Zadd(added));
+        }
+        changes.extend(self.expire_after(leaves));
+        plan.push((self.open, changes));
+        Ok(())
     }
 
     /// The key does not expire before this.
@@ -154,15 +164,16 @@ impl<'a, M: Mode> HoldSet<'a, M> {
     }
 
     /// Writes down that the holder has settled.
-    pub fn settle(self, actual: Cost) -> Result<(OpenKey<'a, M>, Changes), Error> {
+    pub fn settle(self, actual: Cost, plan: &mut Plan<'a, M>) -> Result<(), Error> {
         self.check_room()?;
         let until = self.now.plus(self.hold.lease).max(self.now.plus_millis(REMEMBERED));
         let settlement = note::of_settlement(actual, self.hold.holder.as_str().as_bytes());
         let mut changes = Changes::new();
         changes.push(Change::Zadd(smallvec![(until, self.end.as_str().retain()), settlement]));
-        changes.extend(self.own().map(|note| Change::Zrem(vec![note.member.as_str().retain()])));
+        changes.extend(self.own().map(|note| Change::Zrem(smallvec![note.member.as_str().retain()])));
         changes.extend(self.expire_after(until).or_else(|| self.expire_sooner(until)));
-        Ok((self.open, changes))
+        plan.push((self.open, changes));
+        Ok(())
     }
 
     /// Where nobody holds anything once the holder has settled, the key expires with the last settlement that is known. It keeps an
@@ -181,3 +192,6 @@ impl<'a, M: Mode> HoldSet<'a, M> {
         is_late(last).then_some(Change::PexpireAt(last))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -50,11 +50,18 @@ pub fn holder_of(end: Str<'_>) -> Result<&[u8], Error> {
 pub fn of_request(request: &Request, at: Time, holder: &[u8]) -> (Time, OwnedStr) {
     let mut ends = Vec::new();
     for end in request.quotas.iter().filter_map(|quota| quota.end) {
-        ends.extend_from_slice(Digits::new().text(b"@").padded(end.millis(), DIGITS).as_bytes());
+        ends.push(b'@');
+        ends.extend_from_slice(&digits(end.millis()));
     }
-    let (units, at) = (request.cost.units(), at.millis());
-    let (units, at) = (Digits::new().text(b"h").padded(units, DIGITS), Digits::new().padded(at, DIGITS));
-    (hash(holder), OwnedStr::concat([units.as_bytes(), at.as_bytes(), &ends, b" ", holder]))
+    let (units, at) = (digits(request.cost.units()), digits(at.millis()));
+    (hash(holder), OwnedStr::concat([b"h", &units, &at, &ends, b" ", holder]))
+}
+
+/// A number as a note has it.
+pub(super) fn digits(number: i64) -> [u8; DIGITS] {
+    let (mut digits, text) = ([b'0'; DIGITS], Digits::new().integer(number));
+    digits.iter_mut().rev().zip(text.as_bytes().iter().rev()).for_each(|(digit, &byte)| *digit = byte);
+    digits
 }
 
 /// The member of a settlement, and its score.
@@ -69,8 +76,8 @@ fn settled(actual: Cost) -> Time {
 /// The score of the note of a hold.
 fn hash(holder: &[u8]) -> Time {
     const MASK: i64 = (1 << 48) - 1;
-    let hash = holder.iter().fold(0_i64, |hash, &byte| hash.wrapping_mul(31).wrapping_add(i64::from(byte)) & MASK);
-    Time::from_millis(hash | END_OF_TIMES)
+    let hash = holder.iter().fold(0_i64, |hash, &byte| hash.wrapping_mul(31).wrapping_add(i64::from(byte)));
+    Time::from_millis(hash & MASK | END_OF_TIMES)
 }
 
 impl Note {
@@ -82,8 +89,7 @@ impl Note {
             return Err(WRONG_TYPE);
         }
         let (until, place) = (Time::from_millis(until.ceil() as i64), score(hash(holder)));
-        let notes = key.lowest_in(ScoreRange::closed(place, place), usize::MAX);
-        let held = notes.into_iter().find_map(|note| Self::of_hold(note, holder, until));
+        let held = key.find_in(ScoreRange::closed(place, place), |note| Self::of_hold(note, holder, until));
         let note = held.or_else(|| {
             let settled = OwnedStr::concat([b"s", holder]);
             key.score_of(settled.as_str()).and_then(|score| Self::of_settled(settled, score, until))

@@ -241,7 +241,7 @@ impl<'a, M: Mode> State<'a, M> for Log<'a, M> {
                 }
                 let members = sorted.newest(&self.key, units, at);
                 let taken = members.len() as i64;
-                (taken, (taken > 0).then_some(Change::Zrem(members)).into_iter().collect())
+                (taken, (taken > 0).then_some(Change::Zrem(members.into())).into_iter().collect())
             }
             Form::Compact(log) => {
                 let (taken, edit) = log.refund(self.key.bytes(), units, at, self.now, budget.compaction())?;

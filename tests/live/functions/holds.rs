@@ -13,6 +13,7 @@ tests![
     holds_take_few_commands,
     a_call_that_gives_back_compacts_one_log,
     nothing_is_given_back_before_all_of_it_is_known,
+    holds_that_end_at_several_keys_are_bounded_together,
     a_refused_call_gives_nothing_back,
 ];
 
@@ -391,6 +392,22 @@ fn nothing_is_given_back_before_all_of_it_is_known(engine: &Engine) {
             let peek = three.line(&format!("peek {a} {name} 600 9 FULL")).expect("a reply");
             assert_eq!(Full::of(&peek).used, 2, "{rule}: one of the peek, and the held one");
         }
+    });
+}
+
+/// What a call cannot give back any more it does not look at.
+fn holds_that_end_at_several_keys_are_bounded_together(engine: &Engine) {
+    with_each_hand(engine, |server, three| {
+        for holder in 0..1_000 {
+            three.line(&format!("fixed a 3600 10000 HOLD h{holder} 5")).expect("a hold");
+        }
+        three.line("fixed b 3600 10000 HOLD h 5").expect("a hold");
+        three.plant("b:held", &["ZADD", "KEY", &(START + 4_000).to_string(), "x"]);
+        server.set_time(START + 5_000);
+        let rules = "FIXED 3600 10000 HOLD me 60 FIXED 3600 10000 HOLD me 60";
+        all(three, &["a", "b"], rules).expect("a reply");
+        let line = all(three, &["a", "b"], rules);
+        assert!(line.as_ref().is_err_and(|line| line.starts_with("WRONGTYPE")), "{line:?}");
     });
 }
 

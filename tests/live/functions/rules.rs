@@ -130,11 +130,16 @@ fn a_window_that_ends_at_a_time_is_the_modules(engine: &Engine) {
         // The key of one rule is the counter of another.
         let rules = format!("FIXED @{end} 3 SLIDING 60 5");
         let shared: Vec<String> = rules.split(' ').map(str::to_owned).collect();
-        let keys = [("m", Hand::Module), ("l", three.other.clone())]
-            .map(|(set, hand)| (hand, [format!("{set}:k"), format!("{set}:k:@{end}")]));
-        for (hand, keys) in keys {
-            let line = hand.ask(&mut three.client, "all", &keys, &shared).expect_err("one counter");
-            assert_eq!(line, "ERR two rules of RL.ALL would share a counter", "{hand:?}");
+        for (set, hand) in [("m", Hand::Module), ("l", three.other.clone())] {
+            let mut told = |key: &str| {
+                let keys = [format!("{set}:{key}"), format!("{set}:{key}:@{end}")];
+                hand.ask(&mut three.client, "all", &keys, &shared).expect_err("one counter")
+            };
+            assert_eq!(told("new"), "ERR two rules of RL.ALL would share a counter", "{hand:?}");
+            assert!(
+                told("k").starts_with("WRONGTYPE"),
+                "{hand:?}: a counter that is there is read first, and is no log"
+            );
         }
     });
 }

@@ -10,6 +10,7 @@ tests![
     a_call_of_all_that_is_sent_again_counts_nothing,
     a_call_of_all_with_some_of_its_holds,
     a_denied_call_of_all_holds_nothing_and_gives_back_what_has_ended,
+    holds_that_end_at_several_keys_are_bounded_together,
     rules_of_all_that_would_share_their_holds,
 ];
 
@@ -84,6 +85,23 @@ fn a_denied_call_of_all_holds_nothing_and_gives_back_what_has_ended(engine: &Eng
     assert_eq!(client.call::<All>(call), (0, 1, 0, 3_595_000));
     assert_eq!(used_at(&mut client, "a FIXED 3600 1000"), 0);
     assert_eq!(client.call::<i64>("EXISTS a:held b:held"), 0);
+}
+
+/// A thousand in all. What a call cannot give back any more it does not look at, so that it takes no longer with many keys.
+fn holds_that_end_at_several_keys_are_bounded_together(engine: &Engine) {
+    const RULE: &str = "FIXED 3600 10000";
+    let (server, mut client) = frozen(engine);
+    for holder in 0..1_000 {
+        client.call::<Value>(&format!("RL.FIXED a 3600 10000 HOLD h{holder} 5"));
+    }
+    client.call::<Value>("RL.FIXED b 3600 10000 HOLD h 5");
+    client.call::<Value>(&format!("ZADD b:held {} x", START + 4_000));
+    server.set_time(START + 5_000);
+    let call = format!("RL.ALL 2 a b {RULE} HOLD me 60 {RULE} HOLD me 60");
+    assert_eq!(client.call::<All>(&call).0, 1);
+    assert_eq!(["a", "b"].map(|key| used_at(&mut client, &format!("{key} {RULE}"))), [1, 2]);
+    // The next call comes to it.
+    assert_eq!(client.refused(&call), "WRONGTYPE Operation against a key holding the wrong kind of value");
 }
 
 fn rules_of_all_that_would_share_their_holds(engine: &Engine) {

@@ -8,8 +8,8 @@ use crate::support::call::{Call, Report, Rule, held};
 use crate::support::grammar::Verdict;
 use crate::support::holds::{OTHER_COST, SETTLED};
 use crate::support::model::{
-    DAMAGED, ENDED, HEAVY, LOG_IS_FULL, NOT_AN_INTEGER, OTHER_VERSION, OVERFLOW, Reply, Space, Stored, TOO_FAR, Value,
-    WRONG_TYPE, is_kept,
+    DAMAGED, ENDED, HEAVY, LOG_IS_FULL, NOT_AN_INTEGER, OTHER_VERSION, OVERFLOW, Reply, SHARED, SHARED_BY_RULES, Space,
+    Stored, TOO_FAR, Value, WRONG_TYPE, is_kept,
 };
 
 /// Whether a call that is not checked has a reply that its words allow.
@@ -23,8 +23,8 @@ pub fn possible(verdict: &Verdict, told: &Reply) -> Result<(), String> {
 
 fn is_possible(call: &Call, told: &Reply) -> bool {
     let of_state = [WRONG_TYPE, NOT_AN_INTEGER, OVERFLOW, HEAVY, OTHER_VERSION, DAMAGED, LOG_IS_FULL];
-    let of_holds = [SETTLED, OTHER_COST, ENDED, TOO_FAR];
-    let errors = [&of_state[..], &of_holds].concat();
+    let of_keys = [SETTLED, OTHER_COST, ENDED, TOO_FAR, SHARED, SHARED_BY_RULES];
+    let errors = [&of_state[..], &of_keys].concat();
     match (call, told) {
         (_, Reply::Error(line)) => errors.contains(&&**line),
         (Call::Release { holders, .. }, Reply::Integer(released)) => (0..=holders.len() as i64).contains(released),

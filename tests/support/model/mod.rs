@@ -26,6 +26,8 @@ pub const OTHER_VERSION: &str =
     "ERR rl: the log at this key was written by a later version of the module, which alone can read it";
 pub const DAMAGED: &str = "ERR rl: the log at this key is damaged; RL.RESET removes it";
 pub const ENDED: &str = "ERR the window has ended";
+pub const SHARED_BY_RULES: &str = "ERR two rules of RL.ALL would share a counter";
+pub const SHARED: &str = "ERR two windows would share a counter";
 pub const TOO_FAR: &str = "ERR @ms must be at most 2147483647 seconds ahead";
 pub const LOG_IS_FULL: &str = "ERR rl: the log at this key is full: it holds at most 16 MiB and 2^53 - 1 units";
 
@@ -359,7 +361,11 @@ impl Space {
             }
             Rule::Fixed { .. } => {
                 let mut counters = Vec::new();
-                for (quota, place) in quotas.iter().zip(&places) {
+                for (index, (quota, place)) in quotas.iter().zip(&places).enumerate() {
+                    // Long windows can have the same number.
+                    if places[..index].contains(place) {
+                        return Err(SHARED);
+                    }
                     if let Some(end) = quota.end {
                         if end - now > 2_147_483_647_000 {
                             return Err(TOO_FAR);
@@ -381,10 +387,7 @@ impl Space {
                     }
                     let found = integer(place)?;
                     let expires = self.keys.get(place).and_then(|stored| stored.expires).map(|(expires, _)| expires);
-                    // Long windows of the same number share a counter, which lives as long as the longest of them.
-                    let sharing = quotas.iter().zip(&places).filter(|&(_, other)| other == place);
-                    let life = sharing.map(|(quota, _)| quota.window).max().expect("itself");
-                    let fresh = quota.end.map_or(now + life, |end| end + GRACE);
+                    let fresh = quota.end.map_or(now + quota.window, |end| end + GRACE);
                     let is_over = rule.is_anchored() && expires.is_some_and(|expires| now >= expires);
                     counters.push(Counter {
                         value: if is_over { 0 } else { found.unwrap_or(0) },
@@ -727,6 +730,15 @@ impl Space {
         let parts = || keys.iter().zip(rules);
         let usages = parts().map(|(key, rule)| self.read(key, rule, false, now)).collect::<Result<Vec<_>, _>>()?;
         let found = parts().map(|(key, rule)| self.finds_hold(key, rule, now)).collect::<Result<Vec<_>, _>>()?;
+        // No rule counts in the state of another.
+        let mut places = Vec::new();
+        for (key, rule) in parts() {
+            let own = rule.all_places(key, now);
+            if own.iter().any(|place| places.contains(place)) {
+                return Err(SHARED_BY_RULES);
+            }
+            places.extend(own);
+        }
         // Where each holder has its hold, the call was carried out before.
         let is_known = found.iter().any(Option::is_some) && !found.contains(&Some(false));
         let counting = parts().zip(&found).filter(|(_, found)| !is_known && **found != Some(true));

@@ -5,8 +5,6 @@
 //! In a cluster that key may hash to another slot than the key of the call, and would not be found there. So in cluster mode
 //! the name is made such that both hash to one slot.
 
-use smallvec::SmallVec;
-
 use crate::limit::{Quota, Time, Window};
 use crate::server::{Call, Context, Digits, Error, OwnedStr, Str, in_cluster, is_missing_everywhere, permits};
 
@@ -22,7 +20,7 @@ const NO_PERMISSION: Error = Error::Line(c"NOPERM No permissions to access a key
 const TRY_AGAIN: Error = Error::Line(c"TRYAGAIN Multiple keys request during rehashing of slot");
 
 /// The end of a counter's name, which differs between the counters of a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Suffix {
     /// The index of its window.
     Index(i64),
@@ -54,57 +52,12 @@ impl Suffix {
     }
 }
 
-/// Those of one rule, usually one.
-pub type Suffixes = SmallVec<[Suffix; 1]>;
-
-/// The counters of a rule at a key, before they have names.
-pub struct CounterSet<'a> {
-    /// The key, without the braces that make no difference to the names.
-    pub key: &'a [u8],
-    suffixes: Suffixes,
-}
-
-impl<'a> CounterSet<'a> {
-    pub fn new(key: &'a [u8], suffixes: Suffixes) -> Self {
-        Self { key: without_braces(key), suffixes }
-    }
-
-    /// Whether two rules at one key have a counter in common.
-    pub fn meets(&self, other: &Self) -> bool {
-        self.suffixes.iter().any(|suffix| other.suffixes.contains(suffix))
-    }
-
-    /// Whether this is the name of one of them.
-    pub fn has(&self, name: &[u8]) -> bool {
-        let rest = braces_in_this_mode(self.key)
-            .and_then(|(open, close)| name.strip_prefix(open)?.strip_prefix(self.key)?.strip_prefix(close));
-        rest.is_some_and(|rest| self.suffixes.iter().any(|suffix| suffix.text().as_bytes() == rest))
-    }
-}
-
-/// The [`CounterSet::key`] of the counters of which one could have this name.
-pub fn counted_key(name: &[u8]) -> Option<&[u8]> {
-    let colon = name.iter().rposition(|&byte| byte == b':')?;
-    name.get(..colon).map(without_braces)
-}
-
-/// In a cluster `{key}` has the counters of `key`.
-fn without_braces(key: &[u8]) -> &[u8] {
-    let bare = key.strip_prefix(b"{").and_then(|rest| rest.strip_suffix(b"}"));
-    bare.filter(|bare| in_cluster() && braces(bare) == Some((b"{", b"}"))).unwrap_or(key)
-}
-
 /// The name of a counter, which the caller has permission to use.
 pub fn counter_name(ctx: &Context, call: Call<'_>, suffix: Suffix) -> Result<OwnedStr, Error> {
     let (key, suffix) = (call.key.as_bytes(), suffix.text());
-    let (open, close) = braces_in_this_mode(key).ok_or(NO_SLOT)?;
+    let (open, close) = if in_cluster() { braces(key).ok_or(NO_SLOT)? } else { (&b""[..], &b""[..]) };
     let name = OwnedStr::concat([open, key, close, suffix.as_bytes()]);
     if permits(ctx, call, name.as_str()) { Ok(name) } else { Err(NO_PERMISSION) }
-}
-
-/// The braces around a key in the names of its counters.
-fn braces_in_this_mode(key: &[u8]) -> Option<(&'static [u8], &'static [u8])> {
-    if in_cluster() { braces(key) } else { Some((b"", b"")) }
 }
 
 /// The braces with which a key, followed by `:N`, hashes to the slot of the key itself. `None` if no braces do that.
@@ -135,52 +88,4 @@ pub fn check_missing(ctx: &Context, call: Call<'_>, name: Str<'_>) -> Result<(),
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    /// The bytes that decide a key's slot, written as the cluster specification has it.
-    fn hashed(key: &[u8]) -> &[u8] {
-        if let Some(open) = key.iter().position(|&byte| byte == b'{')
-            && let Some(length) = key[open + 1..].iter().position(|&byte| byte == b'}')
-            && length > 0
-        {
-            return &key[open + 1..open + 1 + length];
-        }
-        key
-    }
-
-    fn named(key: &[u8]) -> Option<Vec<u8>> {
-        braces(key).map(|(open, close)| [open, key, close, b":28333335"].concat())
-    }
-
-    #[test]
-    fn a_key_keeps_its_own_tag_and_a_plain_one_becomes_a_tag() {
-        for (key, name) in [
-            ("login", "{login}:28333335"),
-            ("{user7}:login", "{user7}:login:28333335"),
-            ("a{b", "{a{b}:28333335"),
-            ("}{x}", "}{x}:28333335"),
-        ] {
-            assert_eq!(named(key.as_bytes()).as_deref(), Some(name.as_bytes()), "{key}");
-        }
-        for key in ["", "a}b", "x{}y", "{}", "}", "{}{a}"] {
-            assert_eq!(named(key.as_bytes()), None, "{key}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn a_name_always_hashes_as_its_key(key in proptest::collection::vec(prop_oneof![Just(b'{'), Just(b'}'), any::<u8>()], 0..12)) {
-            if let Some(name) = named(&key) {
-                prop_assert_eq!(hashed(&name), hashed(&key));
-            }
-        }
-
-        #[test]
-        fn a_key_is_refused_only_if_neither_form_works(key in proptest::collection::vec(prop_oneof![Just(b'{'), Just(b'}'), Just(b'a')], 0..8)) {
-            let works = |open: &[u8], close: &[u8]| hashed(&[open, &key, close, b":1"].concat()) == hashed(&key);
-            prop_assert_eq!(named(&key).is_some(), works(b"", b"") || works(b"{", b"}"));
-        }
-    }
-}
+mod tests;

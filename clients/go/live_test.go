@@ -252,6 +252,61 @@ func (slow) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPip
 	return next
 }
 
+// far is the address at which a server is as far away.
+func far(t *testing.T, address string, way time.Duration) string {
+	t.Helper()
+	listener := must(net.Listen("tcp", "127.0.0.1:0"))
+	t.Cleanup(func() { _ = listener.Close() })
+	carry := func(from, to net.Conn) {
+		type chunk struct {
+			arrives time.Time
+			bytes   []byte
+		}
+		underWay := make(chan chunk, 1000)
+		go func() {
+			for each := range underWay {
+				time.Sleep(time.Until(each.arrives))
+				_, _ = to.Write(each.bytes)
+			}
+			_ = to.Close()
+		}()
+		for {
+			bytes := make([]byte, 65536)
+			n, err := from.Read(bytes)
+			if err != nil {
+				close(underWay)
+				return
+			}
+			underWay <- chunk{time.Now().Add(way), bytes[:n]}
+		}
+	}
+	go func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			server := must(net.Dial("tcp", address))
+			go carry(client, server)
+			go carry(server, client)
+		}
+	}()
+	return listener.Addr().String()
+}
+
+// On a server that is far away the search for the mode takes longer than a guard's deadline: each call goes on where the one
+// before has ended.
+func TestModeOfAServerFarAway(t *testing.T) {
+	for _, mode := range testserver.Modes {
+		client := newClient(t, far(t, testserver.Start(t, mode), 50*time.Millisecond), 3)
+		guard := must(NewGuard(newLimiter(t, client, Options{}), GuardOptions{WhenUnavailable: Closed}))
+		testserver.Until(t, mode, func() bool {
+			decision, err := guard.Decide(ctx, Limit{Identity: "a", Rule: Must(Sliding("1000/hour"))})
+			return err == nil && decision.Source == FromServer
+		})
+	}
+}
+
 // What is known before the last call of a wait is its answer, and that call has time enough for one.
 func TestLastCallOfAWait(t *testing.T) {
 	address := testserver.Start(t, "module")

@@ -212,6 +212,15 @@ func TestWait(t *testing.T) {
 	if _, err := limiter.Wait(gone, "k", Must(Sliding("1/hour"))); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
+	// It would be counted each time that it is asked for.
+	var argument *ArgumentError
+	for name, rule := range map[string]Rule{"sliding": Must(Sliding("1/s")).Force(), "fixed": Must(Fixed("1/s")).Force()} {
+		for range 2 {
+			if _, err := limiter.Wait(ctx, "forced "+name, rule); !errors.As(err, &argument) {
+				t.Errorf("a forced wait, %s: %v", name, err)
+			}
+		}
+	}
 }
 
 // A wait for a place asks as hold does, and is let in when it is given back.
@@ -485,6 +494,12 @@ func TestHold(t *testing.T) {
 	var denied *DeniedError
 	if _, err := limiter.Hold(ctx, "k", lease, 0); !errors.As(err, &denied) || denied.Result.RetryAfter <= 0 {
 		t.Fatal(err)
+	}
+	// The caller's time is over, and the server has answered each time: it is a denial, and no outage.
+	soon, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer cancel()
+	if _, err := limiter.Hold(soon, "k", lease, time.Minute); !errors.As(err, &denied) {
+		t.Error(err)
 	}
 	// Longer than it lasts: it is renewed.
 	time.Sleep(4 * time.Second)

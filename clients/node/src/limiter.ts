@@ -160,8 +160,8 @@ export class Limiter {
       const place = { holder: holder ?? (rule as LeaseRule).holder ?? randomUUID(), signal, timeout };
       return (await this.#placed(key, rule as LeaseRule, place)).result;
     }
-    const { kind } = ofKind("the rule of a wait", rule, "sliding", "fixed", "calendar", "throttle");
-    const takesTurns = kind === "sliding" || kind === "throttle";
+    const takesTurns = rule.kind === "sliding" || rule.kind === "throttle";
+    if (!takesTurns) ofKind("the rule of a wait", rule, "fixed", "calendar");
     const left = countdown(timeout);
     const ask = (ms: number) => {
       const within = Math.min(Math.max(0, left()), WAITING.longestTurn);

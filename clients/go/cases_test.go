@@ -718,6 +718,12 @@ func TestErrors(t *testing.T) {
 			}
 		}
 	}
+	// Servers that are no Redis, and proxies, have words of their own for a command that they do not know.
+	for _, line := range []string{"ERR Command is not available: 'FCALL'. See the page", "ERR unsupported command 'rl.peek'"} {
+		if found := meaningOf(serverError(line), false); found != missing || !isUnknownCommand(serverError(line)) {
+			t.Errorf("%q: %v", line, found)
+		}
+	}
 }
 
 func TestCalendar(t *testing.T) {

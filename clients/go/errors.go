@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"regexp"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -100,13 +101,12 @@ func meaningOf(err error, cluster bool) meaning {
 
 func meaningOfLine(line string, cluster bool) meaning {
 	code, _, _ := strings.Cut(line, " ")
-	lower := strings.ToLower(line)
 	switch {
 	case code == "TRYAGAIN":
 		return tryAgain
 	case refusals[code], strings.HasPrefix(line, "ERR max number of clients"), cluster && (code == "MOVED" || code == "ASK"):
 		return refusesNow
-	case code == "NOSCRIPT", code == "ERR" && (strings.HasPrefix(lower, "err unknown command") || strings.HasPrefix(lower, "err function not found")):
+	case code == "NOSCRIPT", unknownCommand.MatchString(line), strings.HasPrefix(strings.ToLower(line), "err function not found"):
 		return missing
 	}
 	return permanent
@@ -130,9 +130,10 @@ func says(err error, line string) bool {
 	return found && (rest == "" || rest[0] == '.' || rest[0] == ' ')
 }
 
-func isUnknownCommand(err error) bool {
-	return err != nil && strings.HasPrefix(strings.ToLower(err.Error()), "err unknown command")
-}
+// Servers that are no Redis, and proxies, have words of their own for a command that they do not know.
+var unknownCommand = regexp.MustCompile(`(?i)^ERR .*(unknown command|unsupported command|command is not (available|supported))`)
+
+func isUnknownCommand(err error) bool { return err != nil && unknownCommand.MatchString(err.Error()) }
 
 // isUnsent says that no connection was made for a call.
 func isUnsent(err error) bool {

@@ -45,8 +45,8 @@ type Held struct {
 	release sync.Once
 }
 
-// Hold takes a lease for a piece of work, which ends with [Held.Release], to be deferred. It waits so long for a place; 0 does
-// not wait. The error is a [*DeniedError] if none was free.
+// Hold takes a lease for a piece of work, which ends with [Held.Release], to be deferred. It waits so long for a place, and not
+// beyond the deadline of the context; 0 does not wait. The error is a [*DeniedError] if none was free.
 func (l *Limiter) Hold(ctx context.Context, key string, rule LeaseRule, wait time.Duration) (*Held, error) {
 	rule = rule.heldBy()
 	if err := checked(rule, 1); err != nil {

@@ -152,42 +152,41 @@ func (l *Limiter) Turn(ctx context.Context, key string, rule TurnRule, within ti
 // With a rule that gives turns it takes one and sleeps, so that waiters are let in as they came, with one call each; one that
 // leaves gives its turn back. With a fixed rule it asks again after the exact wait, and with a lease as [Limiter.Hold] does.
 func (l *Limiter) Wait(ctx context.Context, key string, rule Rule) (*Result, error) {
-	if ctx.Err() != nil {
-		return nil, ended(ctx)
+	if isForced(rule) {
+		return nil, invalid("a request that is forced is not waited for: it would be counted each time")
 	}
-	until, hasEnd := ctx.Deadline()
-	if !hasEnd {
-		until = time.Now().Add(Never)
-	}
-	ctx, cancel := withoutDeadline(ctx)
-	defer cancel()
 	if lease, ok := rule.(LeaseRule); ok {
 		rule = lease.heldBy()
 	}
-	result, _, err := l.await(ctx, key, rule, until)
+	result, _, err := l.await(ctx, key, rule, time.Now().Add(Never))
 	if err == nil && !result.Allowed {
 		return nil, &DeniedError{result}
 	}
 	return result, err
 }
 
-// withoutDeadline is the context without its deadline. It ends where it is cancelled before.
-func withoutDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
-	under, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
-		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			cancel()
-		}
-	})
-	return under, func() { stop(); cancel() }
-}
-
-// await asks until the request is allowed or cannot be before its time is over, and sleeps until its turn. It returns the last
-// answer, and when a lease ends by this process' clock.
+// await asks until the request is allowed or cannot be before its time is over, which the deadline of ctx ends as well, and sleeps
+// until its turn. It returns the last answer, and when a lease ends by this process' clock.
 //
 // Those that wait in this process for a place at a key do so in a line, and only its first asks: when a lease is released here,
 // and from time to time, as others may release theirs.
 func (l *Limiter) await(ctx context.Context, key string, rule Rule, until time.Time) (result *Result, ends time.Time, err error) {
+	if ctx.Err() != nil {
+		return nil, until, ended(ctx)
+	}
+	if end, hasEnd := ctx.Deadline(); hasEnd && end.Before(until) {
+		until = end
+	}
+	// At the deadline what is known is told, and the last call has its time.
+	caller := ctx
+	ctx, cancel := context.WithCancel(context.WithoutCancel(caller))
+	defer cancel()
+	stop := context.AfterFunc(caller, func() {
+		if !errors.Is(caller.Err(), context.DeadlineExceeded) {
+			cancel()
+		}
+	})
+	defer stop()
 	ahead := &line{}
 	lease, isLease := rule.(LeaseRule)
 	timer := time.NewTimer(time.Until(until))

@@ -212,6 +212,15 @@ func TestWait(t *testing.T) {
 	if _, err := limiter.Wait(gone, "k", Must(Sliding("1/hour"))); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
+	// It would be counted each time that it is asked for.
+	var argument *ArgumentError
+	for name, rule := range map[string]Rule{"sliding": Must(Sliding("1/s")).Force(), "fixed": Must(Fixed("1/s")).Force()} {
+		for range 2 {
+			if _, err := limiter.Wait(ctx, "forced "+name, rule); !errors.As(err, &argument) {
+				t.Errorf("a forced wait, %s: %v", name, err)
+			}
+		}
+	}
 }
 
 // A wait for a place asks as hold does, and is let in when it is given back.
@@ -250,6 +259,61 @@ func (s slow) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 }
 func (slow) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
+}
+
+// far is the address at which a server is as far away.
+func far(t *testing.T, address string, way time.Duration) string {
+	t.Helper()
+	listener := must(net.Listen("tcp", "127.0.0.1:0"))
+	t.Cleanup(func() { _ = listener.Close() })
+	carry := func(from, to net.Conn) {
+		type chunk struct {
+			arrives time.Time
+			bytes   []byte
+		}
+		underWay := make(chan chunk, 1000)
+		go func() {
+			for each := range underWay {
+				time.Sleep(time.Until(each.arrives))
+				_, _ = to.Write(each.bytes)
+			}
+			_ = to.Close()
+		}()
+		for {
+			bytes := make([]byte, 65536)
+			n, err := from.Read(bytes)
+			if err != nil {
+				close(underWay)
+				return
+			}
+			underWay <- chunk{time.Now().Add(way), bytes[:n]}
+		}
+	}
+	go func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			server := must(net.Dial("tcp", address))
+			go carry(client, server)
+			go carry(server, client)
+		}
+	}()
+	return listener.Addr().String()
+}
+
+// On a server that is far away the search for the mode takes longer than a guard's deadline: each call goes on where the one
+// before has ended.
+func TestModeOfAServerFarAway(t *testing.T) {
+	for _, mode := range testserver.Modes {
+		client := newClient(t, far(t, testserver.Start(t, mode), 50*time.Millisecond), 3)
+		guard := must(NewGuard(newLimiter(t, client, Options{}), GuardOptions{WhenUnavailable: Closed}))
+		testserver.Until(t, mode, func() bool {
+			decision, err := guard.Decide(ctx, Limit{Identity: "a", Rule: Must(Sliding("1000/hour"))})
+			return err == nil && decision.Source == FromServer
+		})
+	}
 }
 
 // What is known before the last call of a wait is its answer, and that call has time enough for one.
@@ -430,6 +494,12 @@ func TestHold(t *testing.T) {
 	var denied *DeniedError
 	if _, err := limiter.Hold(ctx, "k", lease, 0); !errors.As(err, &denied) || denied.Result.RetryAfter <= 0 {
 		t.Fatal(err)
+	}
+	// The caller's time is over, and the server has answered each time: it is a denial, and no outage.
+	soon, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer cancel()
+	if _, err := limiter.Hold(soon, "k", lease, time.Minute); !errors.As(err, &denied) {
+		t.Error(err)
 	}
 	// Longer than it lasts: it is renewed.
 	time.Sleep(4 * time.Second)

@@ -37,6 +37,8 @@ type modes struct {
 // A serverMode is how a server is called.
 type serverMode struct {
 	mode atomic.Value // Auto as long as it is not known.
+	// lacks is how many of all modes the server was found to lack by calls that had no time to find the one that it has.
+	lacks atomic.Int32
 	// probeAt is when the server is asked again whether it has something better, and dialled how often connections to it
 	// had been made by then.
 	probeAt       atomic.Int64
@@ -89,17 +91,20 @@ func (c *core) inMode(ctx context.Context, n *node, server *redis.Client, comman
 			return reply, err
 		}
 	}
-	for _, mode := range []Mode{Module, Functions} {
+	for first := known.lacks.Load(); ; first++ {
+		mode := []Mode{Module, Functions, Script}[first]
 		reply, err := c.in(ctx, mode, n, server, command)
-		if c.lacks(err) || mode == Functions && isForbidden(err) {
+		if mode != Script && (c.lacks(err) || mode == Functions && isForbidden(err)) {
+			n.answeredAt.Store(now())
+			known.lacks.Store(first + 1)
 			continue
+		}
+		if err == nil || ctx.Err() == nil {
+			known.lacks.Store(0)
 		}
 		c.keep(mode, n, server, err)
 		return reply, err
 	}
-	reply, err := c.in(ctx, Script, n, server, command)
-	c.keep(Script, n, server, err)
-	return reply, err
 }
 
 func (c *core) lacks(err error) bool { return err != nil && c.meaning(err) == missing }

@@ -117,18 +117,22 @@ class Server:
 
     async def used(self, key: str, rule: dict[str, Any]) -> int:
         """The units that the server has counted at the key, read by itself."""
-        words = ["lease" if rule["kind"] == "lease" else rule["kind"], *_words(rule)]
         if rule["kind"] == "lease":
             # Those that are held, and have not ended.
             now = await self.run("TIME")
             return int(await self.run("ZCOUNT", key, f"({int(now[0]) * 1000 + int(now[1]) // 1000}", "+inf"))
+        return (await self.state(key, rule))["used"]
+
+    async def state(self, key: str, rule: dict[str, Any]) -> dict[str, int]:
+        """What the server says of the key, which is no lease."""
+        words = [rule["kind"], *_words(rule)]
         if self.mode == "module":
             reply = await self.run("RL.PEEK", key, *words, "COST", 0, "FULL")
         else:
             parts = ("script.head", "core", "script.tail")
             source = "".join((ROOT / f"clients/go/lua/{part}.lua").read_text() for part in parts)
             reply = await self.run("EVAL", source, 1, key, "peek", *words, "COST", 0, "FULL")
-        return int(dict(zip(reply[::2], reply[1::2], strict=True))["used"])
+        return dict(zip(reply[::2], map(int, reply[1::2]), strict=True))
 
     async def connections(self) -> int:
         """Connections of clients that are open, without the one that asks."""

@@ -7,7 +7,6 @@ package grpclimit
 import (
 	"context"
 	"errors"
-	"net"
 	"strings"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -65,9 +64,7 @@ func New(limiter *redisrl.Limiter, options Options) (*Limiter, error) {
 	if options.Key == nil {
 		options.Key = func(ctx context.Context, _ string) string {
 			if client, ok := peer.FromContext(ctx); ok {
-				if address, ok := client.Addr.(*net.TCPAddr); ok {
-					return addresses.Of(address.IP.String(), metadata.ValueFromIncomingContext(ctx, "x-forwarded-for"))
-				}
+				return addresses.Of(client.Addr.String(), metadata.ValueFromIncomingContext(ctx, "x-forwarded-for"))
 			}
 			return ""
 		}

@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -24,8 +25,8 @@ import (
 	"redis-rl.example/clients/go/internal/testserver"
 )
 
-// serve is a client of a server with the interceptors.
-func serve(t *testing.T, address string, options grpclimit.Options) grpc_health_v1.HealthClient {
+// newServer has the interceptors.
+func newServer(t *testing.T, address string, options grpclimit.Options) *grpc.Server {
 	t.Helper()
 	client := redis.NewClient(&redis.Options{Addr: address})
 	t.Cleanup(func() { _ = client.Close() })
@@ -42,12 +43,25 @@ func serve(t *testing.T, address string, options grpclimit.Options) grpc_health_
 	}
 	server := grpc.NewServer(grpc.UnaryInterceptor(limits.Unary()), grpc.StreamInterceptor(limits.Stream()))
 	grpc_health_v1.RegisterHealthServer(server, health.NewServer())
+	return server
+}
+
+// serve is a client of a server with the interceptors.
+func serve(t *testing.T, address string, options grpclimit.Options) grpc_health_v1.HealthClient {
+	t.Helper()
+	server := newServer(t, address, options)
+	t.Cleanup(server.Stop)
+	return clientOf(t, server.Serve)
+}
+
+// clientOf is a client of what serves a listener.
+func clientOf(t *testing.T, serve func(net.Listener) error) grpc_health_v1.HealthClient {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	go func() { _ = server.Serve(listener) }()
-	t.Cleanup(server.Stop)
+	go func() { _ = serve(listener) }()
 	connection, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
@@ -87,6 +101,21 @@ func TestUnary(t *testing.T) {
 	}
 	if _, err := stream.Recv(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Where gRPC and HTTP share a port, a server of net/http hands on the calls.
+func TestServerOfNetHTTP(t *testing.T) {
+	var protocols http.Protocols
+	protocols.SetUnencryptedHTTP2(true)
+	handler := newServer(t, testserver.Start(t, "module"), grpclimit.Options{Rule: redisrl.Must(redisrl.Sliding("2/hour"))})
+	server := &http.Server{Handler: handler, Protocols: &protocols}
+	t.Cleanup(func() { _ = server.Close() })
+	client := clientOf(t, server.Serve)
+	for _, expected := range []codes.Code{codes.OK, codes.OK, codes.ResourceExhausted} {
+		if _, _, err := check(t, client); status.Code(err) != expected {
+			t.Errorf("%v, and not %v", err, expected)
+		}
 	}
 }
 

@@ -10,7 +10,7 @@
 
 import type { Writable } from "node:stream";
 import keySlot from "cluster-key-slot";
-import { isReply, UnavailableError } from "./errors.js";
+import { isReply, reason, UnavailableError } from "./errors.js";
 import { bytes, type Word } from "./keys.js";
 
 export interface Route {
@@ -210,8 +210,7 @@ const LAST_REPLIES_MS = 1000;
 /** The error of an attempt to connect. A wrong password is no failure of the connection. */
 function notSent(error: unknown): Error {
   if (isReply(error) || error instanceof UnavailableError) return error;
-  const why = error instanceof Error ? error.message : error;
-  return new UnavailableError(`The call was not sent: ${why}`, { cause: error });
+  return new UnavailableError(`The call was not sent: ${reason(error)}`, { cause: error });
 }
 
 /** What is used of the clients of node-redis; a part of it is on each of the four kinds. */

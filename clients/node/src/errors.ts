@@ -81,5 +81,11 @@ export function isReply(error: unknown, like = /^/): error is Error {
   return isLine && !(error instanceof TypeError);
 }
 
+/** Why, as an error says it; that of a name with several addresses has a code alone. */
+export function reason(error: unknown): string {
+  if (error instanceof UnavailableError && error.cause !== undefined) return reason(error.cause);
+  return error instanceof Error ? error.message || String((error as NodeJS.ErrnoException).code) : String(error);
+}
+
 export const isEnded = (error: unknown) => isReply(error, /^ERR the window has ended/);
 export const isSettled = (error: unknown) => isReply(error, /^ERR this hold is settled/);

@@ -124,7 +124,7 @@ class HitStore {
       if (result.source === "server" && (result.allowed || algorithm === "fixed")) ticket.countedAt = result.atMs;
       // A denial is a total above the limit, whether it was counted or not; that of this process alone may be lower.
       const [{ limit }] = rule.windows as readonly [Window];
-      return hits(result, result.allowed ? result.used : Math.max(result.used, limit + 1));
+      return hits(result, Math.max(result.used, result.allowed ? 1 : limit + 1));
     } catch (error) {
       if (!isRefused(this.#limiter, this.#passes, error)) throw error;
       const { windowMs = 1000 } = this.#ready ?? {};

@@ -161,6 +161,7 @@ export class Limiter {
       return (await this.#placed(key, rule as LeaseRule, place)).result;
     }
     const takesTurns = rule.kind === "sliding" || rule.kind === "throttle";
+    if (!takesTurns) ofKind("the rule of a wait", rule, "fixed", "calendar");
     const left = countdown(timeout);
     const ask = (ms: number) => {
       const within = Math.min(Math.max(0, left()), WAITING.longestTurn);

@@ -70,7 +70,7 @@ export class NestThrottlerStorage implements ThrottlerStorage {
     const isKnown = identified(key && tracker, this.#options.withoutIdentity);
     if (!isKnown || limit > Number.MAX_SAFE_INTEGER) return {};
     const policy = `${name}-${seconds(whole(ttl))}s${tracker === key ? "" : ` ${shortened(key)}`}`;
-    const quotaKey = adapterKey(this.#options.prefix, policy, tracker);
+    const quotaKey = adapterKey(this.#options.prefix, policy, String(tracker));
     const quota = { key: quotaKey, rule: ruleOf("sliding", Math.max(0, Math.floor(limit)), whole(ttl)) };
     if (!(blockDuration > 0)) return { quota };
     const block = { key: `${quotaKey}:block`, rule: ruleOf("fixed", 1, whole(blockDuration)), cost: 0 };

@@ -7,7 +7,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { oneOf } from "./checks.js";
 import type { Connection, Route } from "./connection.js";
 import { BREAKER_PAUSE, MODES, PROBE_AGAIN } from "./defaults.js";
-import { isReply, LostReplyError, meaning, UnavailableError, UnsupportedServerError } from "./errors.js";
+import { isReply, LostReplyError, meaning, reason, UnavailableError, UnsupportedServerError } from "./errors.js";
 import type { Word } from "./keys.js";
 import { library, script, scriptSha } from "./lua.js";
 
@@ -471,11 +471,6 @@ function lost(error: unknown): UnavailableError {
   if (error instanceof UnavailableError) return error;
   const message = `The reply was lost, and the call may have been counted, or not: ${reason(error)}`;
   return new LostReplyError(message, { cause: error });
-}
-
-function reason(error: unknown): string {
-  if (error instanceof UnavailableError && error.cause !== undefined) return reason(error.cause);
-  return error instanceof Error ? error.message : String(error);
 }
 
 /** Whether a reply says that the server does not take this form (any more). */

@@ -86,6 +86,10 @@ describe("features", () => {
     await assert.rejects(limiter.all({ key: "k" } as never), /all takes an array of { key, rule }, not /);
     await assert.rejects(limiter.all([{ key: "k" }] as never), /a rule is made by sliding.*and is not undefined/);
     await assert.rejects(limiter.all([undefined] as never), /a rule is made by sliding.*and is not undefined/);
+    // It would be counted each time that it is asked for.
+    const forced = { force: true };
+    await assert.rejects(limiter.wait("k", sliding("5/minute", forced)), /the rule of a turn cannot be forced/);
+    await assert.rejects(limiter.wait("k", fixed("5/minute", forced)), /the rule of a wait cannot be forced/);
     for (const key of [undefined, 5, {}] as never[]) {
       await assert.rejects(limiter.hit(key, sliding("5/minute")), /a key is a string or bytes, and is not/);
       await assert.rejects(limiter.reset(key), /a key is a string or bytes, and is not/);

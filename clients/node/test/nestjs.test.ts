@@ -409,6 +409,15 @@ test("a generateKey that hands on a long tracker makes no long key", async () =>
   assert.ok(Math.max(...keys) < 2000, String(keys));
 });
 
+test("a tracker may be a number, as the id of a user", async () => {
+  const storage = new NestThrottlerStorage(new Limiter(nowhere, { whenUnavailable: "local", logger: { warn() {} } }));
+  const asked = { key: "route", ttl: 60_000, limit: 1, blockDuration: 0, name: "default" };
+  for (const [tracker, isBlocked] of [7, 8, 7].map((id, i) => [id, i === 2] as const)) {
+    const [record] = await storage.incrementAll([{ ...asked, tracker: tracker as never }]);
+    assert.equal(record?.isBlocked, isBlocked);
+  }
+});
+
 test("the guard limits what has no HTTP response: a message of a WebSocket, a subscription of GraphQL", async () => {
   const storage = new NestThrottlerStorage(new Limiter(nowhere, { whenUnavailable: "local", logger: { warn() {} } }));
   class Gateway {}

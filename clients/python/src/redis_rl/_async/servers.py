@@ -116,9 +116,6 @@ class Servers:
         """Whether there are several, between which this chooses."""
         return self._only is None
 
-    def all(self) -> list[Server]:
-        return list(self._known.values()) if self._only is None else [self._only]
-
     def primaries(self) -> set[str]:
         return {names[0] for names in set(self._slots) if names}
 
@@ -220,5 +217,5 @@ class Servers:
                 self._slots[slot] = (server.name,)
 
     async def aclose(self) -> None:
-        for server in self.all():
+        for server in list(self._known.values()) if self._only is None else [self._only]:
             await server.aclose()

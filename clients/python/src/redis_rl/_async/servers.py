@@ -28,6 +28,7 @@ class Server:
         """When it answered last."""
         self._generation = 0
         self._reconnected = reconnected
+        self._response = client.errors.response
         self.own = client.derive(self._connections, address)
         self.client: Any = self.own or client.client
         most = self.own.connection_pool.max_connections if self.own is not None else MOST_CONNECTIONS
@@ -46,7 +47,8 @@ class Server:
             if isinstance(answer, Exception):
                 raise answer
             return answer
-        except Exception:
+        except (self._response, ValueError):
+            # An answer, or words that cannot be sent.
             raise
         except INTERRUPTS:
             # It may come before the answer is read: the next caller would get it.

@@ -116,8 +116,8 @@ class AsyncLimiter:
         """A limiter with a client of its own, which is closed with it.
 
         Args:
-            url: ``redis://``, ``rediss://``, ``unix://``, ``redis+cluster://h1:p1,h2:p2`` or
-                ``redis+sentinel://h1:p1,h2:p2/service``; the same with ``valkey``. Options of the client are its query.
+            url: ``redis://``, ``unix://``, ``redis+cluster://h1:p1,h2:p2`` or ``redis+sentinel://h1:p1,h2:p2/service``;
+                with ``rediss`` by TLS, and the same with ``valkey``. Options of the client are its query.
             options: those of the limiter.
         """
         client = make_client(url, {}, asynchronous=IS_ASYNC)

@@ -40,7 +40,7 @@ from redis_rl import (
     wsgi,
 )
 from redis_rl._calls import read_all, read_number, read_refund, read_rule, read_settled
-from redis_rl._identity import ClientAddress, key_for, policy_of
+from redis_rl._identity import ClientAddress, key_for
 from redis_rl._protocol import MODES, Command, Errors, Mode, digest
 from redis_rl._result import _NAMES as FIELDS
 from redis_rl._sync.guard import Guard
@@ -416,7 +416,7 @@ def test_errors(case: dict[str, Any], library: Any, parrot: Any) -> None:
 def test_keys_of_adapters(case: dict[str, Any]) -> None:
     only(case, "rule", "prefix", "identity", "policy", "key")
     rule = rule_of(case["rule"])
-    assert policy_of(rule) == case["policy"]
+    assert key_for(rule, "a", prefix="") == f"{case['policy']}:{{a}}"
     prefix, identity = case.get("prefix", "rl:"), case["identity"]
     if isinstance(identity, list):
         identity = "".join(text * times for text, times in identity)

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -181,8 +181,13 @@ def test_a_turn_of_a_thread_that_is_interrupted(
     assert (limiter.peek("t", rule).retry_after or 0) <= 60
 
 
+class TaskTimeLimit(Exception):
+    """Raised by the handler of a signal, as those of task queues are."""
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, TaskTimeLimit])
 def test_an_interrupt_before_the_answer(
-    real: Server, forwarder: Forwarder, limiter: Limiter, monkeypatch: pytest.MonkeyPatch
+    real: Server, forwarder: Forwarder, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 ) -> None:
     """As by Ctrl-C, when the call is sent and its answer not yet read: the next call gets its own."""
     connection: Any = redis.connection.AbstractConnection
@@ -190,19 +195,48 @@ def test_an_interrupt_before_the_answer(
 
     def interrupted(*args: Any, **options: Any) -> None:
         send(*args, **options)
-        raise KeyboardInterrupt
+        raise error
 
     with redis.Redis(port=forwarder.port) as client, Limiter(client, timeout=10) as distant:
         distant.hit("warm", RULE)
         forwarder.hang()
         with monkeypatch.context() as patched:
             patched.setattr(connection, "send_command", interrupted)
-            with pytest.raises(KeyboardInterrupt):
+            with pytest.raises(error):
                 distant.hit("a", sliding("3/minute"))
         later = threading.Timer(0.2, forwarder.resume)
         later.start()
         assert distant.hit("b", sliding("7/minute")).limit == 7
         later.join()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, TaskTimeLimit])
+def test_what_an_interrupted_call_has_taken(
+    real: Server, limiter: Limiter, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    connection: Any = redis.connection.AbstractConnection
+    send = connection.send_command
+
+    def interrupted(*args: Any, **options: Any) -> None:
+        send(*args, **options)
+        # The server is probed by a thread of its own, where no handler of a signal runs.
+        if threading.current_thread() is threading.main_thread():
+            monkeypatch.undo()
+            raise error
+
+    calls: list[Callable[[], object]] = [
+        lambda: limiter.acquire("l", lease(1, 60)),
+        limiter.hold("l", lease(1, 60)).__enter__,
+        lambda: limiter.reserve("r", RULE, 1),
+    ]
+    for call in calls:
+        limiter.hit("warm", RULE)
+        monkeypatch.setattr(connection, "send_command", interrupted)
+        with pytest.raises(error):
+            call()
+        assert connection.send_command is send
+    assert held(real, "l") == 0
+    assert limiter.peek("r", RULE, cost=0).used == 0
 
 
 def test_an_interrupt_at_the_end_of_a_block(real: Server, limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.endpoints import HTTPEndpoint
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
-from starlette.routing import Mount, Route
+from starlette.routing import Host, Mount, Route
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
 import redis_rl.fastapi as fastapi_adapter
@@ -97,6 +97,49 @@ async def test_a_mount_with_values(server: Server, aio: AsyncLimiter) -> None:
             answers = [await client.get(path.format(value)) for value in ("7", "007", "8", "9" * 99)]
             assert [answer.status_code for answer in answers] == [200, 200, 200, 429], path
             assert (await client.get(path.format("me"))).status_code == 200
+
+
+async def test_a_response_that_is_shared(server: Server, aio: AsyncLimiter) -> None:
+    """It is sent again and again, and has the fields of this request alone."""
+    shared = PlainTextResponse("hello")
+    shared.headers["X-Own"] = "1"
+    hello = starlette_adapter.rate_limit(aio, RULE, timeout=10)(lambda request: shared)
+    app = Starlette(routes=[Route("/", hello)])
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://a") as client:
+        answers = [await client.get("/") for _ in range(2)]
+    assert [answer.headers.get_list("RateLimit-Policy") for answer in answers] == [['"3600s";q=3;w=3600']] * 2
+    assert [answer.headers["X-Own"] for answer in answers] == ["1", "1"]
+    assert "RateLimit" not in shared.headers
+
+
+async def test_an_endpoint_that_returns_no_response(server: Server, aio: AsyncLimiter) -> None:
+    nothing = starlette_adapter.rate_limit(aio, RULE, timeout=10, key=lambda request: "me")(lambda request: {"a": 1})
+    with pytest.raises(TypeError, match="must return a response, not a dict: for FastAPI there is "):
+        await nothing(Request({"type": "http", "method": "GET", "path": "/", "headers": []}))
+
+
+async def test_hosts(server: Server, aio: AsyncLimiter, limiter: Limiter) -> None:
+    """Mounts within a host are two places, and so are two hosts of Flask; a part of a host is the client's choice."""
+    hello = starlette_adapter.rate_limit(aio, RULE, timeout=10)(lambda request: PlainTextResponse("hello"))
+    inside = [Mount(f"/v{number}", routes=[Route("/", hello)]) for number in (1, 2)]
+    app = Starlette(
+        routes=[
+            Host("b", app=Starlette(routes=[Mount("/{all}", routes=[])])),
+            Host("{name}.a", app=Starlette(routes=inside)),
+        ]
+    )
+    transport = httpx.ASGITransport(app=app)
+    for path in ("/v1/", "/v2/"):
+        async with httpx.AsyncClient(transport=transport) as client:
+            answers = [(await client.get(f"http://{name}.a{path}")).status_code for name in "bcde"]
+        assert answers == [200, 200, 200, 429], path
+    site = flask.Flask("site", host_matching=True, static_host="a")
+    view = flask_adapter.rate_limit(limiter, RULE, timeout=10)(lambda name="": "hello")
+    for host in ("b.a", "<name>.a", "a"):
+        site.add_url_rule("/", "hello", view, host=host)
+    for hosts in (["b.a"] * 4, ["c.a", "d.a", "e.a", "f.a"], ["a"] * 4):
+        found = [site.test_client().get("/", base_url=f"http://{host}").status_code for host in hosts]
+        assert found == [200, 200, 200, 429], hosts
 
 
 async def test_handlers_of_errors(server: Server, aio: AsyncLimiter, limiter: Limiter) -> None:

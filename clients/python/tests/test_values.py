@@ -201,6 +201,29 @@ def test_no_password_in_the_error_of_an_url(url: str) -> None:
     assert "secret" not in "".join(traceback.format_exception(caught.value))
 
 
+@pytest.mark.parametrize("library", ["redis", "valkey"])
+@pytest.mark.parametrize("tls", ["", "s"])
+async def test_what_an_url_says(library: str, tls: str) -> None:
+    """Of a cluster and of sentinels, as of one server: a login that is escaped, the options, and TLS."""
+    rest = "://us%2Fer:p%2Fss@h1:1,h2:2{}?client_name=mine&health_check_interval=5"
+    cluster: Any = AsyncLimiter.from_url(f"{library}{tls}+cluster{rest.format('')}")._owned
+    seen = [(cluster.connection_kwargs, cluster.connection_kwargs.get("connection_class"))]
+    for kind in (Limiter, AsyncLimiter):
+        url = f"{library}{tls}+sentinel{rest.format('/name')}"
+        pool = kind.from_url(url)._owned.connection_pool
+        assert pool.service_name == "name"
+        seen.append((pool.connection_kwargs, pool.connection_class))
+        asked = pool.sentinel_manager.sentinels[0].connection_pool
+        assert (asked.connection_kwargs["username"], asked.connection_kwargs["password"]) == ("us/er", "p/ss")
+        assert ("SSL" in asked.connection_class.__name__) == bool(tls)
+    for options, connection_class in seen:
+        assert (options["username"], options["password"]) == ("us/er", "p/ss")
+        assert (options["client_name"], options["health_check_interval"]) == ("mine", 5)
+        assert ("SSL" in getattr(connection_class, "__name__", "")) == bool(tls)
+    with pytest.raises(ValueError, match="schemes"):
+        Limiter.from_url("http+cluster://h1:1")
+
+
 def state(allowed: bool = True, **values: int | None) -> State:
     fields: dict[str, Any] = {
         "limit": 10,

@@ -20,22 +20,6 @@ _RATE = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Until(Window):
-    """At most ``limit`` units until a time."""
-
-    end_ms: int
-    period: str
-
-    @property
-    def seconds(self) -> str:
-        return f"@{self.end_ms}"
-
-    @property
-    def name(self) -> str:
-        return self.period
-
-
 @dataclass(frozen=True)
 class Calendar(Fixed):
     """RL.FIXED with the end of a period of the calendar: see `calendar`."""
@@ -56,9 +40,10 @@ class Calendar(Fixed):
         kept: tuple[int, int, Fixed | None] = self.__dict__.get("_period", (0, 0, None))
         since, until, rule = kept
         if rule is None or not since <= ms < until:
-            window = Until(0, self.limit, self.end_ms(ms), self.period)
-            rule = Fixed(self.cost, self.name, self.unit, (window,), anchored=False, force=self.force, hold=self.hold)
-            object.__setattr__(self, "_period", (ms, window.end_ms, rule))
+            end_ms = self.end_ms(ms)
+            windows = (Window(0, self.limit, end_ms, self.period),)
+            rule = Fixed(self.cost, self.name, self.unit, windows, anchored=False, force=self.force, hold=self.hold)
+            object.__setattr__(self, "_period", (ms, end_ms, rule))
         return rule
 
     def end_ms(self, ms: int) -> int:

@@ -179,8 +179,8 @@ def read_rule(rule: Rule, reply: Any, turns: bool = False) -> Result:
 
 def read_all(rules: Pairs, reply: Any) -> AllResult:
     try:
-        allowed, index, remaining, retry, states = reply
-        allowed, index, remaining, retry = map(read_number, (allowed, index, remaining, retry))
+        *figures, states = reply
+        allowed, index, remaining, retry = read_numbers(figures, 4)
         each = [Result.of(rule, (State.read(state),)) for (_, rule), state in zip(rules, states, strict=True)]
         if not 0 <= index < len(each):
             raise unreadable(reply)
@@ -190,26 +190,22 @@ def read_all(rules: Pairs, reply: Any) -> AllResult:
 
 
 def read_refund(reply: Any) -> Refunded:
-    return Refunded(*_read_three(reply))
+    return Refunded(*read_numbers(reply, 3))
 
 
 def read_settled(reply: Any) -> bool:
     """Reads the reply of RL.SETTLE: whether these units are what is charged."""
-    settled, _, _ = _read_three(reply)
+    settled, _, _ = read_numbers(reply, 3)
     if settled not in (0, 1, 2, 3):
         raise unreadable(reply)
     return settled > 0
 
 
-def _read_three(reply: Any) -> tuple[int, int, int]:
-    try:
-        first, second, third = map(read_number, reply)
-    except (TypeError, ValueError):
-        raise unreadable(reply) from None
-    return first, second, third
+def read_numbers(reply: Any, count: int) -> list[int]:
+    if not isinstance(reply, list) or [type(number) for number in reply] != [int] * count:
+        raise unreadable(reply)
+    return reply
 
 
 def read_number(reply: Any) -> int:
-    if type(reply) is not int:
-        raise unreadable(reply)
-    return reply
+    return read_numbers([reply], 1)[0]

@@ -146,14 +146,19 @@ def make_client(uri: str, options: dict[str, Any], *, asynchronous: bool) -> Any
     pool = options.pop("connection_pool", None)
     if pool is not None:
         return getattr(module, library.capitalize())(connection_pool=pool, **options)
-    if scheme.endswith("+sentinel"):
-        return _of_sentinel(package, urlsplit(uri), options)
-    if scheme.endswith("+cluster"):
-        parts = urlsplit(uri)
-        cluster = importlib.import_module(f"{package}.cluster")
-        nodes = [cluster.ClusterNode(host, port) for host, port in _hosts(parts, 6379)]
-        return getattr(cluster, f"{library.capitalize()}Cluster")(startup_nodes=nodes, **_login(parts) | options)
-    return module.from_url(f"unix://{rest}" if scheme.endswith("+unix") else uri, **options)
+    base, _, kind = scheme.partition("+")
+    if kind not in ("cluster", "sentinel"):
+        return module.from_url(f"unix://{rest}" if kind == "unix" else uri, **options)
+    # The login and the options, as the library reads those of one server.
+    parts = urlsplit(uri)
+    known = module.connection.parse_url(f"{base}://{parts.netloc.rpartition('@')[0]}@?{parts.query}")
+    if known.pop("connection_class", None) is not None:
+        known["ssl"] = True
+    if kind == "sentinel":
+        return _of_sentinel(package, parts, known, options)
+    cluster = importlib.import_module(f"{package}.cluster")
+    nodes = [cluster.ClusterNode(host, port) for host, port in _hosts(parts, 6379)]
+    return getattr(cluster, f"{library.capitalize()}Cluster")(startup_nodes=nodes, **known | options)
 
 
 def _hosts(parts: SplitResult, port: int) -> list[tuple[str | None, int]]:
@@ -161,21 +166,16 @@ def _hosts(parts: SplitResult, port: int) -> list[tuple[str | None, int]]:
     return [(node.hostname, node.port or port) for node in nodes]
 
 
-def _login(parts: SplitResult) -> dict[str, str]:
-    login = {"username": parts.username, "password": parts.password}
-    return {name: value for name, value in login.items() if value}
-
-
-def _of_sentinel(package: str, parts: SplitResult, options: dict[str, Any]) -> Any:
+def _of_sentinel(package: str, parts: SplitResult, known: dict[str, Any], options: dict[str, Any]) -> Any:
     """The primary that sentinels name, with the options of limits' own storage for them."""
     service = options.pop("service_name", None) or parts.path.strip("/")
     if not service:
         raise ValueError("the name of the service is missing: rl+redis+sentinel://host:26379/name")
     options.pop("use_replicas", None)
-    login = _login(parts)
-    sentinel_kwargs = login | (options.pop("sentinel_kwargs", None) or {})
+    own = {name: known[name] for name in ("username", "password", "ssl") if name in known}
+    sentinel_kwargs = own | (options.pop("sentinel_kwargs", None) or {})
     module = importlib.import_module(f"{package}.sentinel")
-    sentinel = module.Sentinel(_hosts(parts, 26379), sentinel_kwargs=sentinel_kwargs, **login | options)
+    sentinel = module.Sentinel(_hosts(parts, 26379), sentinel_kwargs=sentinel_kwargs, **known | options)
     return sentinel.master_for(service)
 
 

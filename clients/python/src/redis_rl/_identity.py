@@ -56,12 +56,7 @@ class ClientAddress:
         return self.of(str(client[0]) if client else None, [line.decode("latin-1") for line in lines])
 
     def of(self, peer: str | None, forwarded: Sequence[str] = ()) -> str | None:
-        """The identity of a request, None if it has none.
-
-        Args:
-            peer: the address of the connection.
-            forwarded: the lines of X-Forwarded-For.
-        """
+        """The identity of a connection's address and the lines of X-Forwarded-For, None if they have none."""
         address = _read(peer) if peer else None
         if peer == TEST_CLIENT:
             return peer
@@ -105,11 +100,6 @@ def _escaped(text: str) -> str:
     return "".join(f"%{ord(char):02X}" if char in "%:{}" else char for char in text)
 
 
-def policy_of(rule: Rule) -> str:
-    """What the rule is called in keys: its name, else its kind with its limits and windows."""
-    return _escaped(rule.name or rule.described())
-
-
 def key_for(rule: Rule, identity: str | bytes, *, prefix: str = "rl:", operation: str | None = None) -> str | bytes:
     """The key at which an adapter counts an identity under a rule, for `peek`, `reset` and so on.
 
@@ -122,7 +112,7 @@ def key_for(rule: Rule, identity: str | bytes, *, prefix: str = "rl:", operation
         prefix: of the adapter.
         operation: of a dependency whose rule has no name, the path operation.
     """
-    policy = policy_of(rule) if operation is None else _escaped(f"{operation} {rule.described()}")
+    policy = _escaped(rule.name or rule.described() if operation is None else f"{operation} {rule.described()}")
     # Text may have half a character, as JSON does.
     plain = identity.encode(errors="backslashreplace") if isinstance(identity, str) else identity
     tag = shortened(re.sub(rb"[%{}]", lambda found: b"%%%02X" % found[0][0], plain))

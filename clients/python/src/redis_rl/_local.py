@@ -32,13 +32,12 @@ class Local:
         """Decides on a request, and counts it if it fits everywhere."""
         asked = [(short(key), rule.now()) for key, rule in rules]
         with self._lock:
-            looks = [(rule, state) for key, rule in asked for state in self._states(key, rule, counts=False)]
-            allowed = all(state or rule.force for rule, state in looks)
-            states = [self._states(key, rule, counts=allowed) for key, rule in asked]
-        return decided_here([(rule, each) for (_, rule), each in zip(asked, states, strict=True)], "local")
-
-    def _states(self, key: bytes, rule: Rule, counts: bool) -> list[State]:
-        return [self._state(key, rule, policy, counts) for policy in rule.policies()]
+            windows = [(key, rule, policy) for key, rule in asked for policy in rule.policies()]
+            allowed = all(rule.force or self._state(key, rule, policy, False) for key, rule, policy in windows)
+            answers = [
+                (rule, [self._state(key, rule, policy, allowed) for policy in rule.policies()]) for key, rule in asked
+            ]
+        return decided_here(answers, "local")
 
     def _state(self, key: bytes, rule: Rule, policy: Policy, counts: bool) -> State:
         """What a window says to a request, which is counted where all have room."""

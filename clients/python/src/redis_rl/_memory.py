@@ -16,7 +16,7 @@ from typing import Any
 from ._calls import Key, Pairs, short
 from ._protocol import Unavailable, log
 from ._result import AllResult, Result, Source
-from ._rules import Lease, Rule, Windowed
+from ._rules import Lease, Rule
 
 LONGEST = 1.0
 """Seconds for which a denial is remembered at most."""
@@ -198,6 +198,5 @@ def _as_heavy(rules: Sequence[Rule], denial: _Denial) -> bool:
 
 def _plain(rule: Rule) -> Rule:
     # A reservation is as any request, and each has a name of its own for a place.
-    own: dict[str, Any] = {"hold": None} if isinstance(rule, Windowed) else {}
-    own |= {"holder": None} if isinstance(rule, Lease) else {}
-    return replace(rule, cost=None, name=None, unit=None, **own)
+    own: dict[str, Any] = {"holder": None} if isinstance(rule, Lease) else {}
+    return replace(rule, cost=None, name=None, unit=None, hold=None, **own)

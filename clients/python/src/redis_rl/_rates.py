@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from decimal import Decimal
 
@@ -69,6 +69,9 @@ class Window:
 
     ms: int
     limit: int
+    end_ms: int | None = field(default=None, repr=False)
+    """Of a calendar, when the period ends, and what it is called."""
+    period: str = field(default="", repr=False)
 
     @classmethod
     def parse(cls, rate: Rate) -> Window:
@@ -92,13 +95,13 @@ class Window:
 
     @property
     def seconds(self) -> str:
-        """The length as the commands take it: ``60``, ``0.25``."""
-        return seconds(self.ms)
+        """The length as the commands take it, ``60`` or ``0.25``, or the end."""
+        return seconds(self.ms) if self.end_ms is None else f"@{self.end_ms}"
 
     @property
     def name(self) -> str:
         """What a policy without a name is called by."""
-        return f"{self.seconds}s"
+        return self.period or f"{self.seconds}s"
 
 
 Rate = str | tuple[int, Seconds] | Window

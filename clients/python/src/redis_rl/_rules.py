@@ -39,6 +39,9 @@ class Rule(ABC):
     force: bool = field(default=False, kw_only=True)
     """Whether a request is counted that does not fit, too (sliding and fixed)."""
 
+    hold: tuple[str, int] | None = field(default=None, kw_only=True, repr=False)
+    """Of units that are reserved the holder, and the milliseconds for which they are (sliding and fixed)."""
+
     def __post_init__(self) -> None:
         if self.cost is not None:
             object.__setattr__(self, "cost", whole(self.cost, "the cost"))
@@ -69,7 +72,7 @@ class Rule(ABC):
     @property
     def is_reserved(self) -> bool:
         """Whether its units are settled later."""
-        return False
+        return self.hold is not None
 
     @property
     def weight(self) -> int:
@@ -117,8 +120,6 @@ class Windowed(Rule):
     """What `Sliding` and `Fixed` have in common: one window or several."""
 
     windows: tuple[Window, ...]
-    hold: tuple[str, int] | None = field(default=None, kw_only=True, repr=False)
-    """Of units that are reserved the holder, and the milliseconds for which they are."""
 
     def words(self) -> list[Word]:
         words: list[Word] = []
@@ -148,7 +149,7 @@ class Windowed(Rule):
             name = self.name or window.name
             if self.name and len(self.windows) > 1:
                 name += f"-{window.name}"
-            policies.append(Policy(name, window.limit, window.ms or None, self.unit, getattr(window, "end_ms", None)))
+            policies.append(Policy(name, window.limit, window.ms or None, self.unit, window.end_ms))
         return policies
 
     def described(self) -> str:
@@ -157,10 +158,6 @@ class Windowed(Rule):
 
     def forced(self) -> Self:
         return replace(self, force=True)
-
-    @property
-    def is_reserved(self) -> bool:
-        return self.hold is not None
 
     def reserved(self, units: int) -> Self:
         """The rule with units that are settled later, for `Limiter.reserve_all`.

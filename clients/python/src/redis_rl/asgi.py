@@ -8,10 +8,10 @@ problem document of the type quota-exceeded.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
 from typing import Any, Unpack
 
-from ._async.guard import AsyncAnswer, AsyncGuard, Options, check_function, pairs
+from ._async.guard import AsyncGuard, Options, check_function, pairs
 from ._async.io import AsyncKeyOf, AsyncRuleOf, finished
 from ._async.limiter import AsyncLimiter
 from ._identity import ClientAddress, key_for
@@ -84,47 +84,40 @@ class RateLimitMiddleware:
         answer = await self._guard.ask(self._request(scope))
         scope.setdefault("state", {})["rate_limit"] = answer.result
         if answer.problem is None:
+            end = answer.end if answer.kept else None
             try:
-                sends = _until_sent(send, answer) if answer.kept else send
-                await self._app(scope, receive, with_fields(sends, fields(answer.headers)))
+                await self._app(scope, receive, with_fields(send, fields(answer.headers), end))
             finally:
-                if answer.kept:
-                    await finished(answer.end)
+                if end is not None:
+                    await finished(end)
         elif answer.result is not None and self._on_denied is not None:
             await self._on_denied(scope, receive, with_fields(send, fields(answer.headers)))
         else:
-            await _problem(send, answer.problem, answer.headers)
+            body = json.dumps(answer.problem).encode()
+            own = {"Content-Type": "application/problem+json", "Content-Length": str(len(body))}
+            headers = fields({**answer.headers, **own})
+            await send({"type": "http.response.start", "status": answer.problem["status"], "headers": headers})
+            await send({"type": "http.response.body", "body": body})
 
 
 def fields(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
     return [(name.lower().encode(), value.encode()) for name, value in headers.items()]
 
 
-def with_fields(send: Send, added: list[tuple[bytes, bytes]]) -> Send:
-    """Adds headers to the response, those that are in the list when it starts."""
+def with_fields(
+    send: Send, added: list[tuple[bytes, bytes]], end: Callable[[], Coroutine[Any, Any, None]] | None = None
+) -> Send:
+    """Adds headers to the response, those that are in the list when it starts.
+
+    ``end`` is called when it has been sent: the application may go on with work in the background.
+    """
 
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
             # The application may keep its message, and send it again.
             message = {**message, "headers": [*message.get("headers", ()), *added]}
         await send(message)
+        if end is not None and message["type"] == "http.response.body" and not message.get("more_body"):
+            await finished(end)
 
     return sending
-
-
-def _until_sent(send: Send, answer: AsyncAnswer) -> Send:
-    """Gives back what is held with the end of the response: the application may go on with work in the background."""
-
-    async def sending(message: Message) -> None:
-        await send(message)
-        if message["type"] == "http.response.body" and not message.get("more_body"):
-            await finished(answer.end)
-
-    return sending
-
-
-async def _problem(send: Send, problem: dict[str, Any], headers: dict[str, str]) -> None:
-    body = json.dumps(problem).encode()
-    headers = {**headers, "Content-Type": "application/problem+json", "Content-Length": str(len(body))}
-    await send({"type": "http.response.start", "status": problem["status"], "headers": fields(headers)})
-    await send({"type": "http.response.body", "body": body})

@@ -78,5 +78,7 @@ def _operation(name: str) -> str:
     An error has none, and the method of its request is the client's choice.
     """
     route = flask.request.url_rule
-    methods, template = (",".join(sorted(route.methods or ())), route.rule) if route else ("", "")
+    methods, template = "", ""
+    if route is not None:
+        methods, template = ",".join(sorted(route.methods or ())), f"{route.host or route.subdomain or ''}{route.rule}"
     return f"{methods} {flask.request.script_root}{template} {flask.request.endpoint} {name}"

@@ -7,6 +7,7 @@ Importing this module registers the schemes. Then ``rl+redis://host:6379`` stand
 ``rl+redis+unix://``                      redis-py, a unix socket
 ``rl+redis+cluster://h1:p1,h2:p2``        redis-py, a cluster
 ``rl+redis+sentinel://h1:p1,h2:p2/name``  redis-py, the primary that sentinels name
+``rl+rediss+cluster://`` and so on        the same by TLS
 ``rl+valkey://`` and so on                the same with valkey-py
 ``async+rl+redis://`` and so on           the same for ``limits.aio``
 ========================================  ======================================

@@ -6,14 +6,15 @@ For FastAPI there is a dependency in `redis_rl.fastapi`.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from functools import wraps
 from inspect import iscoroutinefunction
 from typing import Any, Unpack
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.routing import BaseRoute, Match, Mount
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Host, Match, Mount
 
 from . import asgi
 from ._async.guard import AsyncGuard, Options, pairs
@@ -66,7 +67,13 @@ def rate_limit(
             made = endpoint(*args, **named) if is_async else await run_in_threadpool(endpoint, *args, **named)
             # Of an object that is called, or within another decorator, only what it returns tells.
             response = await given(made)
-            response.raw_headers.extend(fields(answer.headers))
+            if not isinstance(response, Response):
+                of_fastapi = "for FastAPI there is RateLimit of redis_rl.fastapi"
+                raise TypeError(f"{name}() must return a response, not a {type(response).__name__}: {of_fastapi}")
+            # The application may keep its own, and return it again.
+            response = copy(response)
+            response.raw_headers = [*response.raw_headers, *fields(answer.headers)]
+            vars(response).pop("_headers", None)
             return response
 
         return limited
@@ -83,31 +90,36 @@ def operation(scope: Scope, name: str) -> str:
     mounted, routes = scope.get("root_path", ""), getattr(scope.get("router"), "routes", ())
     if "app_root_path" in scope:
         # By Starlette. Values in it are the client's choice.
-        mounted, routes = _mounted(routes, mounted.removeprefix(scope["app_root_path"]))
+        mounted, routes = _mounted(routes, mounted.removeprefix(scope["app_root_path"]), scope)
     route, context = scope.get("route"), scope.get("fastapi", {}).get("effective_route_context")
     if context is not None and context.original_route is route:
         # Since FastAPI 0.137 the route of a router that is included has the path without the router's prefix.
         route = context
     elif not hasattr(route, "path"):
         # The scopes of older versions of Starlette have none.
-        own = (each for each in _flat(routes) if getattr(each, "endpoint", None) is scope.get("endpoint"))
+        own = (each for each in _flat(routes, scope) if getattr(each, "endpoint", None) is scope.get("endpoint"))
         route = next((each for each in own if each.matches(scope)[0] is Match.FULL), None)
     methods = ",".join(sorted(getattr(route, "methods", None) or (scope["type"].upper(),)))
     return f"{methods} {mounted}{getattr(route, 'path', '')} {name}"
 
 
-def _flat(routes: Iterable[BaseRoute]) -> Iterator[BaseRoute]:
-    """With those of routers that are included, which FastAPI keeps apart since 0.137."""
+def _flat(routes: Iterable[BaseRoute], scope: Scope) -> Iterator[BaseRoute]:
+    """With those of the request's host, and of routers that are included, which FastAPI keeps apart since 0.137."""
     for route in routes:
         contexts = getattr(route, "effective_route_contexts", None)
-        yield from (each.starlette_route for each in contexts()) if contexts else [route]
+        if contexts:
+            yield from (each.starlette_route for each in contexts())
+        elif not isinstance(route, Host):
+            yield route
+        elif route.matches(scope)[0] is Match.FULL:
+            yield from _flat(route.routes, scope)
 
 
-def _mounted(routes: Sequence[BaseRoute], path: str) -> tuple[str, Sequence[BaseRoute]]:
+def _mounted(routes: Sequence[BaseRoute], path: str, scope: Scope) -> tuple[str, Sequence[BaseRoute]]:
     """The template of a path that led through mounts, of each router's the first that fits, and the routes there."""
-    for mount in (each for each in _flat(routes) if path and isinstance(each, Mount)):
+    for mount in (each for each in _flat(routes, scope) if path and isinstance(each, Mount)):
         match = mount.path_regex.match(f"{path}/")
         if match:
-            template, inside = _mounted(mount.routes, f"/{match['path']}"[:-1])
+            template, inside = _mounted(mount.routes, f"/{match['path']}"[:-1], scope)
             return f"{mount.path}{template}", inside
     return "", routes

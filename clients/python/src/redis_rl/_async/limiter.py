@@ -116,8 +116,8 @@ class AsyncLimiter:
         """A limiter with a client of its own, which is closed with it.
 
         Args:
-            url: ``redis://``, ``rediss://``, ``unix://``, ``redis+cluster://h1:p1,h2:p2`` or
-                ``redis+sentinel://h1:p1,h2:p2/service``; the same with ``valkey``. Options of the client are its query.
+            url: ``redis://``, ``unix://``, ``redis+cluster://h1:p1,h2:p2`` or ``redis+sentinel://h1:p1,h2:p2/service``;
+                with ``rediss`` by TLS, and the same with ``valkey``. Options of the client are its query.
             options: those of the limiter.
         """
         client = make_client(url, {}, asynchronous=IS_ASYNC)
@@ -236,19 +236,16 @@ class AsyncLimiter:
                 try:
                     await sleep(found.wait_ms / 1000)
                 except BaseException:
-                    afterwards(partial(self._give_back, key, self._calls.refund(key, rule, found.at_ms)))
+                    afterwards(partial(self._give_back, key, rule, found.at_ms))
                     raise
             if found or found.retry_after_ms is None or time.monotonic() + found.retry_after_ms / 1000 > until:
                 return found
             await sleep(found.retry_after_ms / 1000)
 
-    async def _give_back(self, key: Key, command: Command) -> None:
+    async def _give_back(self, key: Key, rule: Rule, at_ms: int) -> None:
         """For a turn that nobody waits for any more."""
-        if command.is_sent:
-            # The call was cancelled as well, and is made again.
-            return
         try:
-            await self._change("refund", key, command)
+            await self._change("refund", key, self._calls.refund(key, rule, at_ms))
         except Exception as error:
             log.info("limiter %r: a turn could not be given back: %s", self.name, error)
 
@@ -417,10 +414,7 @@ class AsyncLimiter:
 
     async def _reserve(self, call: str, rules: Pairs, ms: int) -> AsyncReservation:
         holder = secrets.token_hex(16)
-        held = [
-            (key, replace(rule, hold=(holder, ms)) if isinstance(rule, Windowed) and rule.hold else rule)
-            for key, rule in rules
-        ]
+        held = [(key, replace(rule, hold=(holder, ms)) if rule.is_reserved else rule) for key, rule in rules]
         ends = time.monotonic() + ms / 1000
 
         async def give_back(result: Result | AllResult | None) -> None:
@@ -453,13 +447,10 @@ class AsyncLimiter:
         if call == "peek" or not (leases or call == "turn"):
             return await self._decided(call, rules, within)
 
-        refunds: dict[int, Command] = {}
-
         async def give_back(result: Decision | None) -> None:
             if call == "turn" and result:
                 ((key, rule),) = rules
-                refund = self._calls.refund(key, rule, result.at_ms)
-                await self._give_back(key, refunds.setdefault(result.at_ms, refund))
+                await self._give_back(key, rule, result.at_ms)
             for key, holder in leases:
                 await self.release(key, holder)
 
@@ -566,6 +557,16 @@ class AsyncKept:
         if not self._block.acquire(blocking=False):
             raise RuntimeError("it is for one block at a time: make another for each thread or task")
 
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        try:
+            await finished(partial(self.end, kind is not None))
+        finally:
+            self._block.release()
+
+    async def end(self, failed: bool = False) -> None:
+        """The block has ended. For adapters, what is held is not needed any more."""
+        raise NotImplementedError
+
     def keep(self, ends: float) -> None:
         """For adapters: renews what was taken by another call, and ends at this monotonic time."""
         self._keeper = Keeper(self._renew, self._ms / 1000 / RENEWALS, ends)
@@ -613,14 +614,7 @@ class AsyncHeldLease(AsyncKept):
             raise
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        try:
-            await finished(self.end)
-        finally:
-            self._block.release()
-
-    async def end(self) -> None:
-        """For adapters: ends renewing, and gives the lease back."""
+    async def end(self, failed: bool = False) -> None:
         if self._keeper is not None:
             await self._keeper.stop()
             if not self.lost:
@@ -730,20 +724,12 @@ class AsyncReservation(AsyncKept):
         self.keep(self._ends)
         return self
 
-    async def __aexit__(self, kind: object, *_: object) -> None:
-        figures = {key: rule.weight if kind is None else 0 for key, rule in self._reserved.items()}
-        figures |= self._wanted | self._settled
-
-        async def end() -> None:
-            try:
-                await self.settle(figures)
-            except Exception as failure:
-                # The outcome of the block matters more.
-                log.warning("limiter %r: a reservation could not be settled: %s", self._limiter.name, failure)
-            if self._keeper is not None:
-                await self._keeper.stop()
-
+    async def end(self, failed: bool = False) -> None:
+        figures = {key: 0 if failed else rule.weight for key, rule in self._reserved.items()}
         try:
-            await finished(end)
-        finally:
-            self._block.release()
+            await self.settle(figures | self._wanted | self._settled)
+        except Exception as failure:
+            # The outcome of the block matters more.
+            log.warning("limiter %r: a reservation could not be settled: %s", self._limiter.name, failure)
+        if self._keeper is not None:
+            await self._keeper.stop()

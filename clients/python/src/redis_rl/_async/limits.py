@@ -23,7 +23,7 @@ from .limiter import AsyncLimiter
 SCHEMES = [
     ("async+rl+" if IS_ASYNC else "rl+") + library + kind
     for library in ("redis", "valkey")
-    for kind in ("", "s", "+unix", "+cluster", "+sentinel")
+    for kind in ("", "s", "+unix", "+cluster", "s+cluster", "+sentinel", "s+sentinel")
 ]
 _SIZES = {name: granularity.seconds for name, granularity in TIME_TYPES.items()}
 

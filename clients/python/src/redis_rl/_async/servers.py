@@ -28,6 +28,7 @@ class Server:
         """When it answered last."""
         self._generation = 0
         self._reconnected = reconnected
+        self._response = client.errors.response
         self.own = client.derive(self._connections, address)
         self.client: Any = self.own or client.client
         most = self.own.connection_pool.max_connections if self.own is not None else MOST_CONNECTIONS
@@ -46,7 +47,8 @@ class Server:
             if isinstance(answer, Exception):
                 raise answer
             return answer
-        except Exception:
+        except (self._response, ValueError):
+            # An answer, or words that cannot be sent.
             raise
         except INTERRUPTS:
             # It may come before the answer is read: the next caller would get it.
@@ -115,9 +117,6 @@ class Servers:
     def is_cluster(self) -> bool:
         """Whether there are several, between which this chooses."""
         return self._only is None
-
-    def all(self) -> list[Server]:
-        return list(self._known.values()) if self._only is None else [self._only]
 
     def primaries(self) -> set[str]:
         return {names[0] for names in set(self._slots) if names}
@@ -220,5 +219,5 @@ class Servers:
                 self._slots[slot] = (server.name,)
 
     async def aclose(self) -> None:
-        for server in self.all():
+        for server in list(self._known.values()) if self._only is None else [self._only]:
             await server.aclose()

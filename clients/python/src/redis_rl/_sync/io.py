@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Annotated, Any, TypeVar
 
-from .._protocol import Errors, log
+from .._protocol import Error, Errors, log
 from .._rules import Rule
 
 Answer = TypeVar("Answer")
@@ -131,7 +131,7 @@ class Gate:
             self._places.put(None)
 
 
-# As by a signal.
+# As by the handler of a signal, which may raise what it wants.
 INTERRUPTS = (BaseException,)
 
 
@@ -202,7 +202,7 @@ def finished(call: Callable[[], object]) -> None:
 def carried_out(call: Callable[[], Answer], undo: Callable[[Answer | None], object]) -> Answer:
     try:
         return call()
-    except Exception:
+    except Error:
         raise
     except BaseException:
         try:

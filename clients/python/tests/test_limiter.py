@@ -365,6 +365,11 @@ def test_waiting(server: Server, limiter: Limiter) -> None:
     assert 3590 < (limiter.wait("b", sliding("1/hour"), timeout=5).retry_after or 0) <= 3596
     assert limiter.wait("b", sliding("1/hour"), cost=2).retry_after is None
     assert time.monotonic() - began < 5
+    forced: list[Any] = [sliding("1/hour", force=True), fixed("1/hour", force=True)]
+    for rule in forced:
+        with pytest.raises(ValueError, match="forced"):
+            limiter.wait("c", rule)
+    assert limiter.peek("c", fixed("1/hour"), cost=0).used == 0
 
 
 def test_a_denial_is_remembered(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,10 +165,15 @@ class Errors:
         """Whether the process had no connection left, which says nothing of the server."""
         return isinstance(error, self.connection) and str(error) in ("No connection available.", "Too many connections")
 
+    def is_unknown_command(self, error: object) -> bool:
+        """Whether the server does not know the command."""
+        return isinstance(error, self.response) and _UNKNOWN_COMMAND.search(str(error)) is not None
+
     def is_unknown(self, error: object) -> bool:
         """Whether the server does not know the command or the function."""
-        text = str(error).lower()
-        return isinstance(error, self.response) and ("unknown command" in text or "function not found" in text)
+        return self.is_unknown_command(error) or (
+            isinstance(error, self.response) and "function not found" in str(error).lower()
+        )
 
     def is_ended(self, error: BaseException) -> bool:
         """Whether the period of a calendar is over by the server's clock."""
@@ -209,6 +214,8 @@ def unsent(error: BaseException) -> None:
     error.redis_rl_unsent = True  # type: ignore[attr-defined]
 
 
+# Servers that are no Redis, and proxies, have words of their own for a command that they do not know.
+_UNKNOWN_COMMAND = re.compile("unknown command|unsupported command|command is not (available|supported)", re.IGNORECASE)
 _UNAVAILABLE = {"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "REDIRECT"}
 _REDIRECTIONS = {"ASK", "MOVED"}
 

@@ -257,7 +257,7 @@ class Core:
             return "module"
         answer = await self._reply(server, "FCALL", "rl_all", 0)
         missing = self._lacks(answer)
-        if "unknown command" not in str(answer).lower():
+        if not self.errors.is_unknown_command(answer):
             if missing:
                 missing = await self._load_once(server)
             elif self._modes.get(server.name) != "functions" and await self._is_older(server):

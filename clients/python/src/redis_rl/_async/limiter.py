@@ -223,6 +223,8 @@ class AsyncLimiter:
         """
         until = end_of_wait(math.inf if timeout is None else timeout)
         rule = weighed(rule, cost) if isinstance(rule, Fixed | Lease) else turning(rule, cost)
+        if rule.force:
+            raise ValueError("a request that is forced is not waited for: it would be counted each time")
         if isinstance(rule, Lease):
             return (await self._await_place(key, rule.held_by(), until))[1]
         denial: Result | None = None

@@ -160,26 +160,21 @@ public final class Guard {
   }
 
   private synchronized void tell(UnavailableException error) {
-    if (!limiter.isAvailable()) {
-      if (!isAway) {
-        isAway = true;
-        LOG.warn(
-            "limiter {}: the server is unavailable, requests are {}: {}",
-            limiter.name,
-            policy.told,
-            String.valueOf(error.getMessage()));
-      }
+    // Or some of them alone: of a crowd that is too large, or of a slot on the move.
+    boolean isAll = !limiter.isAvailable();
+    long now = System.nanoTime();
+    if (isAll ? isAway : now - toldAt < TOLD_AGAIN) {
       return;
     }
-    // Not all of them: of a crowd that is too large, or of a slot on the move.
-    long now = System.nanoTime();
-    if (now - toldAt >= TOLD_AGAIN) {
-      toldAt = now;
-      LOG.warn(
-          "limiter {}: requests that are not answered in time are {}: {}",
-          limiter.name,
-          policy.told,
-          String.valueOf(error.getMessage()));
-    }
+    isAway |= isAll;
+    toldAt = isAll ? toldAt : now;
+    String which =
+        isAll ? "the server is unavailable, requests" : "requests that are not answered in time";
+    LOG.warn(
+        "limiter {}: {} are {}: {}",
+        limiter.name,
+        which,
+        policy.told,
+        String.valueOf(error.getMessage()));
   }
 }

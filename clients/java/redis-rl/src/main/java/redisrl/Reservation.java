@@ -61,7 +61,6 @@ public final class Reservation extends Kept {
     }
   }
 
-  private final Decision decision;
   private final List<Part> parts;
   private volatile long[] figures = {0};
 
@@ -72,14 +71,8 @@ public final class Reservation extends Kept {
       Duration lease,
       Decision decision,
       long began) {
-    super(limiter, call, rules, lease, began);
-    this.decision = decision;
+    super(limiter, call, rules, lease, decision, began);
     this.parts = rules.stream().filter(Keyed::isHeld).map(Part::new).toList();
-  }
-
-  /** The answer to the reservation. */
-  public Decision decision() {
-    return decision;
   }
 
   /**

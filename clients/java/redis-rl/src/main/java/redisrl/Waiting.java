@@ -228,23 +228,11 @@ final class Waiting {
             result.whenComplete(
                 (last, error) -> {
                   if (last == null || !last.allowed()) {
-                    giveBack(decision);
+                    limiter.giveBack(List.of(at), decision);
                   }
                 });
       } else {
-        giveBack(decision);
-      }
-    }
-
-    /** What was taken for nobody. */
-    void giveBack(Decision decision) {
-      if (!decision.allowed()) {
-        return;
-      }
-      if (at.rule() instanceof Rule.Lease) {
-        limiter.giveBack(List.of(at));
-      } else if (at.rule() instanceof Rule.Queued) {
-        var ignored = limiter.refundAsync(at.key(), at.rule(), decision.at());
+        limiter.giveBack(List.of(at), decision);
       }
     }
   }

@@ -131,8 +131,28 @@ final class Settings {
         "max-requests", most, () -> isFixed ? Rule.fixed(most, size) : Rule.sliding(most, size));
   }
 
-  private Rule rule(String property, String rate) {
-    return checked(property, rate, () -> isFixed ? Rule.fixed(rate) : Rule.sliding(rate));
+  private Rule.Windowed<?> rule(String property, String... rates) {
+    return checked(
+        property,
+        String.join(", ", rates),
+        () -> isFixed ? Rule.fixed(rates) : Rule.sliding(rates));
+  }
+
+  /** A rule of a limit, which may have a name and weigh more than 1. */
+  private Rule rule(String at, @Nullable String name, long cost, String... rates) {
+    Rule.Windowed<?> plain = rule(at + "rate", rates);
+    Rule.Windowed<?> weighed =
+        cost == 1
+            ? plain
+            : (Rule.Windowed<?>) checked(at + "cost", cost, () -> plain.cost(positive(cost)));
+    return name == null ? weighed : checked(at + "name", name, () -> weighed.name(name));
+  }
+
+  private static long positive(long cost) {
+    if (cost < 1) {
+      throw new IllegalArgumentException("the cost must be at least 1, not " + cost);
+    }
+    return cost;
   }
 
   private Declared declared(String at, RateLimiterProperties.Limit limit) {
@@ -140,9 +160,7 @@ final class Settings {
     if (rate == null) {
       throw wrong(at + ".rate", null, "A limit has a rate, such as 100/minute.");
     }
-    Rule plain = rule(at + ".rate", rate);
-    Rule weighed = checked(at + ".cost", limit.cost(), () -> weighing(plain, limit.cost()));
-    Rule rule = checked(at + ".name", limit.name(), () -> named(weighed, limit.name()));
+    Rule rule = rule(at + ".", limit.name(), limit.cost(), rate);
     Key by = limit.key() == null ? key : key(at + ".key", limit.key());
     List<PathPattern> paths = new ArrayList<>();
     for (String path : limit.paths()) {
@@ -157,20 +175,6 @@ final class Settings {
     Set<String> methods = new HashSet<>();
     limit.methods().forEach(method -> methods.add(method.toUpperCase(Locale.ROOT)));
     return new Declared(rule, by, paths, methods, route(limit.paths(), methods, by));
-  }
-
-  private static Rule weighing(Rule rule, long cost) {
-    if (cost < 1) {
-      throw new IllegalArgumentException("the cost must be at least 1, not " + cost);
-    }
-    if (cost == 1) {
-      return rule;
-    }
-    return ((Rule.Windowed<?>) rule).cost(cost);
-  }
-
-  private static Rule named(Rule rule, @Nullable String name) {
-    return name == null ? rule : ((Rule.Windowed<?>) rule).name(name);
   }
 
   /** What tells limits with the same rates apart. */
@@ -215,17 +219,12 @@ final class Settings {
   /** Text that is empty was not given. */
   Declared declared(String at, RateLimit limit) {
     try {
-      Rule rule = isFixed ? Rule.fixed(limit.value()) : Rule.sliding(limit.value());
-      Rule named =
-          named(weighing(rule, limit.cost()), limit.name().isEmpty() ? null : limit.name());
+      String name = limit.name().isEmpty() ? null : limit.name();
+      Rule rule = rule("", name, limit.cost(), limit.value());
       Key by = limit.key().isEmpty() ? key : key("key", limit.key());
-      return new Declared(named, by, List.of(), Set.of(), null);
-    } catch (IllegalArgumentException | InvalidConfigurationPropertyValueException error) {
-      String why =
-          error instanceof InvalidConfigurationPropertyValueException value
-              ? value.getReason()
-              : error.getMessage();
-      throw new IllegalStateException(at + ": " + why, error);
+      return new Declared(rule, by, List.of(), Set.of(), null);
+    } catch (InvalidConfigurationPropertyValueException error) {
+      throw new IllegalStateException(at + ": " + error.getReason(), error);
     }
   }
 

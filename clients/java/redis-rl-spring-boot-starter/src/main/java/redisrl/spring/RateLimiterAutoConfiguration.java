@@ -156,7 +156,9 @@ public class RateLimiterAutoConfiguration {
           limits.getIfAvailable(
               () -> exchange -> settings.of(RateLimitWebFilter.seen(exchange, null), false));
       return new RateLimitWebFilter(
-          guard, exchange -> Mono.fromCallable(() -> asked.of(exchange)), Settings.BEFORE_SECURITY);
+          guard,
+          exchange -> Mono.fromCallable(() -> List.copyOf(asked.of(exchange))),
+          Settings.BEFORE_SECURITY);
     }
 
     @Bean

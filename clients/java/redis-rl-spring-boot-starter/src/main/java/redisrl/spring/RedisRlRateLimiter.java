@@ -125,7 +125,8 @@ public final class RedisRlRateLimiter
               + own.keySet()
               + gateway.keySet());
     }
-    long rate = number(gateway, "replenishRate", 1, null);
+    // No throttle is faster: who says more means no limit.
+    long rate = Math.min(number(gateway, "replenishRate", 1, null), 1_000_000_000);
     long capacity = number(gateway, "burstCapacity", 0, 1L);
     long tokens = number(gateway, "requestedTokens", 1, 1L);
     Map<String, String> headers =
@@ -184,7 +185,9 @@ public final class RedisRlRateLimiter
     Map<String, String> headers = decision.headers();
     if (!config.headers.isEmpty()) {
       headers.putAll(config.headers);
-      headers.put("X-RateLimit-Remaining", Long.toString(decision.remaining()));
+      // As the gateway's own limiter says where no server has decided.
+      long left = decision.source() == Decision.Source.OPEN ? -1 : decision.remaining();
+      headers.put("X-RateLimit-Remaining", Long.toString(left));
     }
     return headers;
   }

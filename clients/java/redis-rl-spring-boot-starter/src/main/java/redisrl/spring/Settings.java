@@ -4,12 +4,14 @@ import static redisrl.spring.RateLimiterProperties.checked;
 import static redisrl.spring.RateLimiterProperties.wrong;
 
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Objects;
 import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.function.Function;
 import java.util.function.Supplier;
 import java.util.stream.Collectors;
@@ -18,6 +20,7 @@ import org.jspecify.annotations.Nullable;
 import org.springframework.boot.context.properties.source.InvalidConfigurationPropertyValueException;
 import org.springframework.core.annotation.AnnotatedElementUtils;
 import org.springframework.http.server.PathContainer;
+import org.springframework.web.bind.annotation.RequestMethod;
 import org.springframework.web.method.HandlerMethod;
 import org.springframework.web.util.pattern.PathPattern;
 import org.springframework.web.util.pattern.PathPatternParser;
@@ -78,6 +81,7 @@ final class Settings {
   private final boolean isFixed;
   private final Key key;
   private final Map<Boolean, List<Declared>> limits;
+  private final Map<String, Rule> named = new ConcurrentHashMap<>();
 
   Settings(RateLimiterProperties given) {
     this.given = given;
@@ -141,6 +145,10 @@ final class Settings {
   /** A rule of a limit, which may have a name and weigh more than 1. */
   private Rule rule(String at, @Nullable String name, long cost, String... rates) {
     Rule.Windowed<?> plain = rule(at + "rate", rates);
+    Rule other = name == null ? null : named.putIfAbsent(name, plain);
+    if (other != null && !other.equals(plain)) {
+      throw wrong(at + "name", name, "Limits with one name are one limit, and have one rate.");
+    }
     Rule.Windowed<?> weighed =
         cost == 1
             ? plain
@@ -173,7 +181,13 @@ final class Settings {
                       path.startsWith("/") ? path : "/" + path)));
     }
     Set<String> methods = new HashSet<>();
-    limit.methods().forEach(method -> methods.add(method.toUpperCase(Locale.ROOT)));
+    for (String method : limit.methods()) {
+      if (RequestMethod.resolve(method.toUpperCase(Locale.ROOT)) == null) {
+        String all = Arrays.toString(RequestMethod.values());
+        throw wrong(at + ".methods", method, "A method is one of " + all + ".");
+      }
+      methods.add(method.toUpperCase(Locale.ROOT));
+    }
     return new Declared(rule, by, paths, methods, route(limit.paths(), methods, by));
   }
 

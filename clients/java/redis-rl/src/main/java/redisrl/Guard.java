@@ -104,7 +104,9 @@ public final class Guard {
   /** See {@link #decide}. */
   public CompletableFuture<Decision> decideAsync(List<Limit> limits) {
     check(!given(limits, "the limits").isEmpty(), "a request without a limit needs no decision");
-    List<Keyed> rules = limits.stream().map(limit -> new Keyed(key(limit), limit.rule())).toList();
+    // Two limits with one name are one limit.
+    List<Keyed> rules =
+        limits.stream().map(limit -> new Keyed(key(limit), limit.rule())).distinct().toList();
     // What weighs nothing is checked by RL.ALL alone.
     String call = rules.size() == 1 && rules.get(0).rule().weight() > 0 ? "hit" : "all";
     long began = System.nanoTime();

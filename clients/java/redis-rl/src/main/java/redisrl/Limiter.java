@@ -8,6 +8,7 @@ import java.time.Instant;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Objects;
+import java.util.Set;
 import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
@@ -394,21 +395,23 @@ public final class Limiter implements AutoCloseable {
       Duration timeout,
       Function<@Nullable Object, Decision> read,
       Consumer<Decision> late) {
-    if (isClosed()) {
-      return CompletableFuture.failedFuture(new IllegalStateException("the limiter is closed"));
-    }
-    return core.ask(command, timeout, reply -> late.accept(read.apply(reply))).thenApply(read);
+    return sent(command, timeout, reply -> late.accept(read.apply(reply))).thenApply(read);
+  }
+
+  /** What gives back goes on when the limiter is closed. */
+  private CompletableFuture<@Nullable Object> sent(
+      Command command, Duration timeout, Consumer<@Nullable Object> late) {
+    return isClosed() && !Set.of("RELEASE", "SETTLE").contains(command.name())
+        ? CompletableFuture.failedFuture(new IllegalStateException("the limiter is closed"))
+        : core.ask(command, timeout, late);
   }
 
   private CompletableFuture<@Nullable Object> change(
       String call, String key, Function<String, Command> command) {
     Command asked = command.apply(prefix + given(key, "a key"));
-    if (isClosed() && !call.equals("release") && !call.equals("settle")) {
-      return CompletableFuture.failedFuture(new IllegalStateException("the limiter is closed"));
-    }
     denials.forget(key);
     var changed =
-        core.ask(asked, timeout, reply -> {}).whenComplete((reply, error) -> denials.forget(key));
+        sent(asked, timeout, reply -> {}).whenComplete((reply, error) -> denials.forget(key));
     return told(call, List.of(key), changed);
   }
 

@@ -12,7 +12,6 @@ public final class Held extends Kept {
   Held(Limiter limiter, Waiting.Waiter waiter, Decision granted) {
     super(
         limiter,
-        "hit",
         List.of(waiter.at),
         Duration.ofMillis(((Rule.Lease) waiter.at.rule()).ms),
         granted,

@@ -23,7 +23,6 @@ public abstract sealed class Kept implements AutoCloseable permits Held, Reserva
   final Limiter limiter;
   final List<Keyed> rules;
   final Duration lease;
-  private final String call;
   private final Decision decision;
   private final CompletableFuture<Void> lost = new CompletableFuture<>();
   private long ends;
@@ -32,15 +31,8 @@ public abstract sealed class Kept implements AutoCloseable permits Held, Reserva
   private @Nullable ScheduledFuture<?> expiry;
 
   /** {@code began} is before the call was sent that took it. */
-  Kept(
-      Limiter limiter,
-      String call,
-      List<Keyed> rules,
-      Duration lease,
-      Decision decision,
-      long began) {
+  Kept(Limiter limiter, List<Keyed> rules, Duration lease, Decision decision, long began) {
     this.limiter = limiter;
-    this.call = call;
     this.decision = decision;
     this.rules = rules;
     this.lease = lease;
@@ -93,7 +85,7 @@ public abstract sealed class Kept implements AutoCloseable permits Held, Reserva
     }
     long began = System.nanoTime();
     limiter
-        .renew(call, rules, this::giveBackIfOver)
+        .renew(decision.rule() == null ? "all" : "hit", rules, this::giveBackIfOver)
         .whenComplete(
             (decision, thrown) -> {
               if (thrown != null) {

@@ -183,14 +183,14 @@ public final class Limiter implements AutoCloseable {
    * gives it back.
    */
   public Decision turn(String key, Rule.Queued rule, Duration within) {
-    List<Keyed> rules = List.of(new Keyed(key, (Rule) rule));
-    Consumer<Decision> back = decision -> giveBack(rules, decision);
-    return joined(turned(key, rule, within, timeout, back), back);
+    Keyed at = new Keyed(key, (Rule) rule);
+    Consumer<Decision> back = decision -> giveBack(List.of(at), decision);
+    return joined(turned(at, within, timeout, back), back);
   }
 
   /** See {@link #turn}. */
   public CompletableFuture<Decision> turnAsync(String key, Rule.Queued rule, Duration within) {
-    return left(turned(key, rule, within, timeout, decision -> {}));
+    return left(turned(new Keyed(key, (Rule) rule), within, timeout, decision -> {}));
   }
 
   /**
@@ -303,7 +303,7 @@ public final class Limiter implements AutoCloseable {
     long began = System.nanoTime();
     Consumer<Decision> back = decision -> giveBack(held, decision);
     Decision decision = granted(joined(decided(call, held, timeout, back), back));
-    return new Reservation(this, call, decision.asked(held), lease, decision, began);
+    return new Reservation(this, decision.asked(held), lease, decision, began);
   }
 
   private static Decision granted(Decision decision) {
@@ -339,13 +339,11 @@ public final class Limiter implements AutoCloseable {
 
   /** Asks for a turn. {@code late} gets a decision that comes when the call was given up. */
   CompletableFuture<Decision> turned(
-      String key, Rule.Queued rule, Duration within, Duration timeout, Consumer<Decision> late) {
-    Rule asked = (Rule) given(rule, "a rule");
-    Command command = Command.turn(prefix + given(key, "a key"), rule, given(within, "within"));
-    return told(
-        "turn",
-        List.of(key),
-        asked(command, timeout, reply -> Replies.rule(asked, reply, true), late));
+      Keyed at, Duration within, Duration timeout, Consumer<Decision> late) {
+    Rule.Queued queued = (Rule.Queued) at.rule();
+    Command command = Command.turn(prefix + at.key(), queued, given(within, "within"));
+    var turn = asked(command, timeout, reply -> Replies.rule(at.rule(), reply, true), late);
+    return told("turn", List.of(at.key()), turn);
   }
 
   /**

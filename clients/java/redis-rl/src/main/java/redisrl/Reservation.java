@@ -64,14 +64,8 @@ public final class Reservation extends Kept {
   private final List<Part> parts;
   private volatile long[] figures = {0};
 
-  Reservation(
-      Limiter limiter,
-      String call,
-      List<Keyed> rules,
-      Duration lease,
-      Decision decision,
-      long began) {
-    super(limiter, call, rules, lease, decision, began);
+  Reservation(Limiter limiter, List<Keyed> rules, Duration lease, Decision decision, long began) {
+    super(limiter, rules, lease, decision, began);
     this.parts = rules.stream().filter(Keyed::isHeld).map(Part::new).toList();
   }
 

@@ -144,8 +144,8 @@ final class Waiting {
       Duration turn = Duration.ofNanos(Math.min(left, Command.LONGEST_TURN.toNanos()));
       try {
         CompletableFuture<Decision> call =
-            at.rule() instanceof Rule.Queued queued
-                ? limiter.turned(at.key(), queued, turn, timeout, this::late)
+            at.rule() instanceof Rule.Queued
+                ? limiter.turned(at, turn, timeout, this::late)
                 : limiter.decided("hit", List.of(at), timeout, this::late);
         call.whenComplete(this::answered);
       } catch (RuntimeException error) {

@@ -10,6 +10,9 @@ if ! command -v javac >/dev/null || ! command -v mvn >/dev/null; then
     exit 0
 fi
 mvn --batch-mode --no-transfer-progress verify "$@"
+# What was compiled against Boot 3.5 on Boot 4, with the same tests.
+mvn --batch-mode --no-transfer-progress --activate-profiles boot-4 --projects redis-rl-spring-boot-starter \
+    --also-make -Dmaven.main.skip -Dtest='redisrl.spring.*Test' -Dsurefire.failIfNoSpecifiedTests=false test
 # As they were compiled, with the oldest Lettuce and Jedis.
 exec mvn --batch-mode --no-transfer-progress --activate-profiles oldest --projects redis-rl \
     -Dtest=LiveTest,ClusterTest surefire:test

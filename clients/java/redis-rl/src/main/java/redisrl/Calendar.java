@@ -6,26 +6,21 @@ import java.time.Instant;
 import java.time.LocalDate;
 import java.time.ZoneId;
 import java.util.Map;
-import java.util.regex.Pattern;
 
 /** A limit for each day, week, month or year of a time zone. */
 record Calendar(long limit, String unit, ZoneId zone, int starts) {
-  private static final Pattern RATE =
-      Pattern.compile(
-          "\\s*(\\d+(?:_\\d+)*)(?:\\s*/\\s*|\\s+per\\s+)(day|week|month|year)s?\\s*",
-          Pattern.CASE_INSENSITIVE);
   private static final Map<String, Integer> MOST =
       Map.of("day", 1, "week", 7, "month", 31, "year", 12);
 
   static Calendar of(String rate, ZoneId zone, int starts) {
-    var found = RATE.matcher(Rates.given(rate, "a rate"));
+    var found = Rates.RATE.matcher(Rates.given(rate, "a rate"));
+    boolean isOne = found.matches() && found.group(2) == null;
+    String unit = isOne ? found.group(3).toLowerCase(ROOT).replaceFirst("s$", "") : "";
     Rates.check(
-        found.matches(),
+        MOST.containsKey(unit),
         "the rate of a calendar looks like \"1000/day\", with day, week, month or year, not \"%s\"",
         Rates.shortened(rate));
-    String unit = found.group(2).toLowerCase(ROOT);
-    int most = MOST.getOrDefault(unit, 1);
-    Rates.within(1, most, starts, "starts of a " + unit + " must be");
+    Rates.within(1, MOST.getOrDefault(unit, 1), starts, "starts of a " + unit + " must be");
     return new Calendar(Rates.limit(found.group(1)), unit, zone, starts);
   }
 

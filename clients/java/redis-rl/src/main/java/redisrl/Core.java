@@ -88,8 +88,6 @@ final class Core {
     // When the latest of the calls began that were answered.
     private long answeredFrom = System.nanoTime();
     private @Nullable CompletableFuture<Boolean> loading;
-    private long loadBegan;
-    private volatile long loadedAt;
     private boolean isOpen;
     private boolean isProbed;
     private long openUntil;
@@ -193,9 +191,8 @@ final class Core {
     if (refusal != null) {
       return CompletableFuture.failedFuture(new UnavailableException(refusal, null, false));
     }
-    Call call =
-        new Call(
-            command, server, System.nanoTime(), timeout.toNanos(), late, new CompletableFuture<>());
+    long most = Math.max(timeout.toNanos(), MILLISECONDS.toNanos(1));
+    Call call = new Call(command, server, System.nanoTime(), most, late, new CompletableFuture<>());
     try {
       attempt(call, FIRST_PAUSE);
     } catch (RuntimeException error) {
@@ -344,7 +341,6 @@ final class Core {
   }
 
   private CompletableFuture<@Nullable Object> in(Mode mode, Command command, Server server) {
-    long began = System.nanoTime();
     return switch (mode) {
       case FUNCTIONS ->
           orElse(
@@ -353,7 +349,7 @@ final class Core {
                 if (!lacks(line) || line.isUnknownCommand()) {
                   return null;
                 }
-                return loaded(command.keys().get(0), began)
+                return loaded(command.keys().get(0))
                     .thenCompose(loaded -> sent(mode, command, server, false));
               });
       case SCRIPT ->
@@ -371,31 +367,21 @@ final class Core {
   }
 
   /**
-   * When the function library is loaded at the node of a key, by one call for all that were sent
-   * before. Refused where another process was faster, or where it may not be loaded: the call
-   * itself then says which.
+   * When the function library is loaded at the node of a key, by one call for all that lack it
+   * meanwhile. Refused where it is there by now, or where it may not be loaded: the call itself
+   * then says which.
    */
-  private CompletableFuture<Boolean> loaded(String key, long began) {
+  private CompletableFuture<Boolean> loaded(String key) {
     Server node = server(key); // It may not have been known when the call began.
     synchronized (node) {
-      long now = System.nanoTime();
-      CompletableFuture<Boolean> known = node.loading;
-      if (known != null
-          && (known.isDone()
-              ? began - node.loadedAt <= 0
-              : now - node.loadBegan <= PAUSE.toNanos())) {
-        return known;
+      CompletableFuture<Boolean> load = node.loading;
+      if (load == null || load.isDone()) {
+        load =
+            transport
+                .send(key, List.of("FUNCTION", "LOAD", Command.LIBRARY))
+                .handle((reply, error) -> error == null);
+        node.loading = load;
       }
-      node.loadBegan = now;
-      CompletableFuture<Boolean> load =
-          transport
-              .send(key, List.of("FUNCTION", "LOAD", Command.LIBRARY))
-              .handle(
-                  (reply, error) -> {
-                    node.loadedAt = System.nanoTime();
-                    return error == null;
-                  });
-      node.loading = load;
       return load;
     }
   }

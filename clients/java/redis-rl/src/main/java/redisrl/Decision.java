@@ -149,6 +149,16 @@ public record Decision(
     return allowed() && rule instanceof Rule.Lease lease ? lease.holder : null;
   }
 
+  /** The rules as they were asked for: those of a calendar in the period of the call. */
+  List<Keyed> asked(List<Keyed> rules) {
+    List<Keyed> asked = new ArrayList<>();
+    for (int i = 0; i < rules.size(); i++) {
+      Rule one = rule == null ? results.get(i).rule : rule;
+      asked.add(new Keyed(rules.get(i).key(), Objects.requireNonNull(one)));
+    }
+    return asked;
+  }
+
   Decision from(Source source) {
     return changed(UnaryOperator.identity(), source);
   }

@@ -104,7 +104,9 @@ public final class Guard {
   /** See {@link #decide}. */
   public CompletableFuture<Decision> decideAsync(List<Limit> limits) {
     check(!given(limits, "the limits").isEmpty(), "a request without a limit needs no decision");
-    List<Keyed> rules = limits.stream().map(limit -> new Keyed(key(limit), limit.rule())).toList();
+    // Two limits with one name are one limit.
+    List<Keyed> rules =
+        limits.stream().map(limit -> new Keyed(key(limit), limit.rule())).distinct().toList();
     // What weighs nothing is checked by RL.ALL alone.
     String call = rules.size() == 1 && rules.get(0).rule().weight() > 0 ? "hit" : "all";
     long began = System.nanoTime();
@@ -160,26 +162,21 @@ public final class Guard {
   }
 
   private synchronized void tell(UnavailableException error) {
-    if (!limiter.isAvailable()) {
-      if (!isAway) {
-        isAway = true;
-        LOG.warn(
-            "limiter {}: the server is unavailable, requests are {}: {}",
-            limiter.name,
-            policy.told,
-            String.valueOf(error.getMessage()));
-      }
+    // Or some of them alone: of a crowd that is too large, or of a slot on the move.
+    boolean isAll = !limiter.isAvailable();
+    long now = System.nanoTime();
+    if (isAll ? isAway : now - toldAt < TOLD_AGAIN) {
       return;
     }
-    // Not all of them: of a crowd that is too large, or of a slot on the move.
-    long now = System.nanoTime();
-    if (now - toldAt >= TOLD_AGAIN) {
-      toldAt = now;
-      LOG.warn(
-          "limiter {}: requests that are not answered in time are {}: {}",
-          limiter.name,
-          policy.told,
-          String.valueOf(error.getMessage()));
-    }
+    isAway |= isAll;
+    toldAt = isAll ? toldAt : now;
+    String which =
+        isAll ? "the server is unavailable, requests" : "requests that are not answered in time";
+    LOG.warn(
+        "limiter {}: {} are {}: {}",
+        limiter.name,
+        which,
+        policy.told,
+        String.valueOf(error.getMessage()));
   }
 }

@@ -9,20 +9,25 @@ import java.util.concurrent.atomic.AtomicBoolean;
 public final class Held extends Kept {
   private final AtomicBoolean isReleased = new AtomicBoolean();
 
-  Held(Limiter limiter, Keyed at, long began) {
-    super(limiter, "hit", List.of(at), Duration.ofMillis(((Rule.Lease) at.rule()).ms), began);
+  Held(Limiter limiter, Waiting.Waiter waiter, Decision granted) {
+    super(
+        limiter,
+        List.of(waiter.at),
+        Duration.ofMillis(((Rule.Lease) waiter.at.rule()).ms),
+        granted,
+        waiter.asked);
   }
 
   /** The name under which the lease is held. */
   public String holder() {
-    return Objects.requireNonNull(((Rule.Lease) rules.get(0).rule()).holder);
+    return Objects.requireNonNull(decision().holder());
   }
 
   @Override
   public void close() {
     if (isReleased.compareAndSet(false, true)) {
       end();
-      limiter.giveBack(rules);
+      limiter.giveBack(rules, decision());
     }
   }
 }

@@ -146,15 +146,11 @@ public final class JedisTransport implements Transport {
     /** Those that were idle when another failed are as broken, and would each cost a call. */
     private void closeIdle() {
       ConnectionProvider known = isCluster ? cluster : own;
-      if (known != null) {
-        known
-            .getConnectionMap()
-            .forEach(
-                (node, pool) -> {
-                  if (!isCluster || node.equals(name)) {
-                    ((Pool<?>) pool).clear();
-                  }
-                });
+      Map<?, ?> pools = known == null ? Map.of() : known.getConnectionMap();
+      for (Map.Entry<?, ?> pool : pools.entrySet()) {
+        if (!isCluster || pool.getKey().equals(name)) {
+          ((Pool<?>) pool.getValue()).clear();
+        }
       }
     }
 

@@ -23,7 +23,7 @@ public abstract sealed class Kept implements AutoCloseable permits Held, Reserva
   final Limiter limiter;
   final List<Keyed> rules;
   final Duration lease;
-  private final String call;
+  private final Decision decision;
   private final CompletableFuture<Void> lost = new CompletableFuture<>();
   private long ends;
   private boolean isOver;
@@ -31,9 +31,9 @@ public abstract sealed class Kept implements AutoCloseable permits Held, Reserva
   private @Nullable ScheduledFuture<?> expiry;
 
   /** {@code began} is before the call was sent that took it. */
-  Kept(Limiter limiter, String call, List<Keyed> rules, Duration lease, long began) {
+  Kept(Limiter limiter, List<Keyed> rules, Duration lease, Decision decision, long began) {
     this.limiter = limiter;
-    this.call = call;
+    this.decision = decision;
     this.rules = rules;
     this.lease = lease;
     extend(began);
@@ -41,6 +41,11 @@ public abstract sealed class Kept implements AutoCloseable permits Held, Reserva
     renewal =
         Core.TIMER.scheduleWithFixedDelay(
             this::renew, third, Math.max(third, 1_000_000), NANOSECONDS);
+  }
+
+  /** The answer to the call that took it. */
+  public Decision decision() {
+    return decision;
   }
 
   private synchronized void extend(long from) {
@@ -80,7 +85,7 @@ public abstract sealed class Kept implements AutoCloseable permits Held, Reserva
     }
     long began = System.nanoTime();
     limiter
-        .renew(call, rules, this::giveBackIfOver)
+        .renew(decision.rule() == null ? "all" : "hit", rules, this::giveBackIfOver)
         .whenComplete(
             (decision, thrown) -> {
               if (thrown != null) {
@@ -117,8 +122,8 @@ public abstract sealed class Kept implements AutoCloseable permits Held, Reserva
 
   /** What was taken anew when it was over is nobody's. Reservations end by their settlement. */
   private void giveBackIfOver(Decision decision) {
-    if (decision.allowed() && isOver() && this instanceof Held) {
-      limiter.giveBack(rules);
+    if (isOver() && this instanceof Held) {
+      limiter.giveBack(rules, decision);
     }
   }
 

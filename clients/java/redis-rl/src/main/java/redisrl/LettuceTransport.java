@@ -113,23 +113,30 @@ public final class LettuceTransport implements Transport {
         null);
   }
 
-  /** On a client of its own, with the nodes and the resources of yours. */
+  /** On a client of its own, with the nodes, the resources and the options of yours. */
   public static LettuceTransport of(RedisClusterClient client) {
     List<RedisURI> nodes =
         client.getPartitions().stream().map(node -> impatient(node.getUri())).toList();
-    return cluster(RedisClusterClient.create(client.getResources(), nodes));
+    return cluster(
+        RedisClusterClient.create(client.getResources(), nodes),
+        client.getOptions() instanceof ClusterClientOptions options
+            ? options.mutate()
+            : ClusterClientOptions.builder());
   }
 
   /** On a client of its own to a cluster, of which these nodes are asked for the others. */
   public static LettuceTransport cluster(List<RedisURI> nodes) {
     return cluster(
-        RedisClusterClient.create(nodes.stream().map(LettuceTransport::impatient).toList()));
+        RedisClusterClient.create(nodes.stream().map(LettuceTransport::impatient).toList()),
+        ClusterClientOptions.builder());
   }
 
   @SuppressWarnings("deprecation") // What takes the place of the triggers is not in Lettuce 6.
-  private static LettuceTransport cluster(RedisClusterClient own) {
+  private static LettuceTransport cluster(
+      RedisClusterClient own, ClusterClientOptions.Builder options) {
     own.setOptions(
-        ClusterClientOptions.builder()
+        options
+            .autoReconnect(true)
             .disconnectedBehavior(DisconnectedBehavior.REJECT_COMMANDS)
             .timeoutOptions(NO_TIMEOUT)
             .topologyRefreshOptions(

@@ -8,6 +8,7 @@ import java.time.Instant;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Objects;
+import java.util.Set;
 import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
@@ -182,18 +183,14 @@ public final class Limiter implements AutoCloseable {
    * gives it back.
    */
   public Decision turn(String key, Rule.Queued rule, Duration within) {
-    Consumer<Decision> back =
-        decision -> {
-          if (decision.allowed()) {
-            var ignored = refundAsync(key, (Rule) rule, decision.at());
-          }
-        };
-    return joined(turned(key, rule, within, timeout, back), back);
+    Keyed at = new Keyed(key, (Rule) rule);
+    Consumer<Decision> back = decision -> giveBack(List.of(at), decision);
+    return joined(turned(at, within, timeout, back), back);
   }
 
   /** See {@link #turn}. */
   public CompletableFuture<Decision> turnAsync(String key, Rule.Queued rule, Duration within) {
-    return left(turned(key, rule, within, timeout, decision -> {}));
+    return left(turned(new Keyed(key, (Rule) rule), within, timeout, decision -> {}));
   }
 
   /**
@@ -258,7 +255,12 @@ public final class Limiter implements AutoCloseable {
   public Decision acquire(String key, Rule.Lease lease) {
     List<Keyed> rules = List.of(new Keyed(key, given(lease, "a lease").held()));
     // Who has named the holder can release it.
-    Consumer<Decision> back = decision -> giveBack(lease.holder == null ? rules : List.of());
+    Consumer<Decision> back =
+        decision -> {
+          if (lease.holder == null) {
+            giveBack(rules, decision);
+          }
+        };
     return joined(decided("hit", rules, timeout, back), back);
   }
 
@@ -282,8 +284,7 @@ public final class Limiter implements AutoCloseable {
    */
   public Held hold(String key, Rule.Lease lease, Duration longest) {
     Waiting.Waiter waiter = waiting.begin(key, given(lease, "a lease"), longest);
-    granted(joined(waiter));
-    return new Held(this, waiter.at, waiter.asked);
+    return new Held(this, waiter, granted(joined(waiter)));
   }
 
   /**
@@ -308,24 +309,11 @@ public final class Limiter implements AutoCloseable {
   }
 
   private Reservation reserved(String call, Duration lease, List<Keyed> rules) {
-    List<Keyed> held = Keyed.at(Keyed.held(rules, lease), Instant.now());
+    List<Keyed> held = Keyed.held(rules, lease);
     long began = System.nanoTime();
-    Decision decision;
-    try {
-      decision = reserved(call, held, timeout);
-    } catch (ServerException error) {
-      if (!error.hasEnded()) {
-        throw error;
-      }
-      held = Keyed.at(held, Keyed.earliestEnd(held));
-      decision = reserved(call, held, rest(timeout, began));
-    }
-    return new Reservation(this, call, held, lease, granted(decision), began);
-  }
-
-  private Decision reserved(String call, List<Keyed> held, Duration timeout) {
-    Consumer<Decision> back = decision -> giveBack(decision.allowed() ? held : List.of());
-    return joined(decided(call, held, timeout, back), back);
+    Consumer<Decision> back = decision -> giveBack(held, decision);
+    Decision decision = granted(joined(decided(call, held, timeout, back), back));
+    return new Reservation(this, decision.asked(held), lease, decision, began);
   }
 
   private static Decision granted(Decision decision) {
@@ -361,13 +349,11 @@ public final class Limiter implements AutoCloseable {
 
   /** Asks for a turn. {@code late} gets a decision that comes when the call was given up. */
   CompletableFuture<Decision> turned(
-      String key, Rule.Queued rule, Duration within, Duration timeout, Consumer<Decision> late) {
-    Rule asked = (Rule) given(rule, "a rule");
-    Command command = Command.turn(prefix + given(key, "a key"), rule, given(within, "within"));
-    return told(
-        "turn",
-        List.of(key),
-        asked(command, timeout, reply -> Replies.rule(asked, reply, true), late));
+      Keyed at, Duration within, Duration timeout, Consumer<Decision> late) {
+    Rule.Queued queued = (Rule.Queued) at.rule();
+    Command command = Command.turn(prefix + at.key(), queued, given(within, "within"));
+    var turn = asked(command, timeout, reply -> Replies.rule(at.rule(), reply, true), late);
+    return told("turn", List.of(at.key()), turn);
   }
 
   /**
@@ -376,28 +362,25 @@ public final class Limiter implements AutoCloseable {
    */
   CompletableFuture<Decision> decided(
       String call, List<Keyed> given, Duration timeout, Consumer<Decision> late) {
-    boolean isHeld = given.stream().anyMatch(Keyed::isHeld);
-    List<Keyed> rules = isHeld ? given : Keyed.at(given, Instant.now());
+    List<Keyed> rules = Keyed.at(given, Instant.now());
     long began = System.nanoTime();
     CompletableFuture<Decision> decided = once(call, rules, timeout, late);
     Instant end = Keyed.earliestEnd(rules);
-    if (!isHeld && !end.equals(Instant.MAX)) {
+    if (!end.equals(Instant.MAX)) {
       // On the server's clock, which is ahead, the window may be over.
       decided =
           Core.orElse(
               decided,
               line ->
                   line.hasEnded()
-                      ? once(call, Keyed.at(rules, end), rest(timeout, began), late)
+                      ? once(
+                          call,
+                          Keyed.at(rules, end),
+                          timeout.minusNanos(System.nanoTime() - began),
+                          late)
                       : null);
     }
     return told(call, Keyed.keys(rules), decided);
-  }
-
-  /** What is left of the time of a call. */
-  private static Duration rest(Duration timeout, long began) {
-    Duration rest = timeout.minusNanos(System.nanoTime() - began);
-    return rest.toMillis() < 1 ? Duration.ofMillis(1) : rest;
   }
 
   CompletableFuture<Decision> decided(String call, List<Keyed> rules) {
@@ -420,32 +403,32 @@ public final class Limiter implements AutoCloseable {
       Duration timeout,
       Function<@Nullable Object, Decision> read,
       Consumer<Decision> late) {
-    if (isClosed()) {
-      return CompletableFuture.failedFuture(new IllegalStateException("the limiter is closed"));
-    }
-    return core.ask(command, timeout, reply -> late.accept(read.apply(reply))).thenApply(read);
+    return sent(command, timeout, reply -> late.accept(read.apply(reply))).thenApply(read);
+  }
+
+  /** What gives back goes on when the limiter is closed. */
+  private CompletableFuture<@Nullable Object> sent(
+      Command command, Duration timeout, Consumer<@Nullable Object> late) {
+    return isClosed() && !Set.of("RELEASE", "SETTLE").contains(command.name())
+        ? CompletableFuture.failedFuture(new IllegalStateException("the limiter is closed"))
+        : core.ask(command, timeout, late);
   }
 
   private CompletableFuture<@Nullable Object> change(
       String call, String key, Function<String, Command> command) {
     Command asked = command.apply(prefix + given(key, "a key"));
-    if (isClosed() && !call.equals("release") && !call.equals("settle")) {
-      return CompletableFuture.failedFuture(new IllegalStateException("the limiter is closed"));
-    }
-    long began = System.nanoTime();
     denials.forget(key);
-    return core.ask(asked, timeout, reply -> {})
-        .whenComplete(
-            (reply, error) -> {
-              denials.forget(key);
-              tell(call, List.of(key), began, null, error);
-            });
+    var changed =
+        sent(asked, timeout, reply -> {}).whenComplete((reply, error) -> denials.forget(key));
+    return told(call, List.of(key), changed);
   }
 
-  private CompletableFuture<Decision> told(
-      String call, List<String> keys, CompletableFuture<Decision> decided) {
+  private <T extends @Nullable Object> CompletableFuture<T> told(
+      String call, List<String> keys, CompletableFuture<T> ends) {
     long began = System.nanoTime();
-    return decided.whenComplete((decision, error) -> tell(call, keys, began, decision, error));
+    return ends.whenComplete(
+        (reply, error) ->
+            tell(call, keys, began, reply instanceof Decision decision ? decision : null, error));
   }
 
   void tell(
@@ -476,20 +459,28 @@ public final class Limiter implements AutoCloseable {
     return told("renew", Keyed.keys(rules), once(call, rules, timeout, late));
   }
 
-  /** Ends the leases and reservations of a call. An error is logged: they end by themselves. */
-  void giveBack(List<Keyed> rules) {
-    for (Keyed each : rules) {
-      CompletableFuture<Long> given = CompletableFuture.completedFuture(0L);
+  /**
+   * Gives back what a decision has taken for nobody: the leases and reservations of a call, or its
+   * turn. An error is logged: what is held ends by itself.
+   */
+  void giveBack(List<Keyed> rules, Decision decision) {
+    if (!decision.allowed()) {
+      return;
+    }
+    for (Keyed each : decision.asked(rules)) {
+      CompletableFuture<?> given = CompletableFuture.completedFuture(0L);
       if (each.rule() instanceof Rule.Lease lease) {
         given = releaseAsync(each.key(), Objects.requireNonNull(lease.holder));
       } else if (each.isHeld()) {
         given = settle(each, 0);
+      } else if (each.rule() instanceof Rule.Queued && rules.size() == 1) {
+        given = refundAsync(each.key(), each.rule(), decision.at());
       }
       given.whenComplete(
           (count, error) -> {
             if (error != null) {
               LOG.warn(
-                  "limiter {}: what was held at {} could not be given back: {}",
+                  "limiter {}: what was taken at {} could not be given back: {}",
                   name,
                   each.key(),
                   String.valueOf(error));
@@ -513,11 +504,11 @@ public final class Limiter implements AutoCloseable {
     }
   }
 
-  private static Decision joined(Waiting.Waiter waiter) {
+  private Decision joined(Waiting.Waiter waiter) {
     try {
       return joined(waiter.result);
     } catch (CancellationException error) {
-      waiter.result.thenAccept(waiter::giveBack);
+      waiter.result.thenAccept(decision -> giveBack(List.of(waiter.at), decision));
       throw error;
     }
   }

@@ -31,7 +31,7 @@ final class Rates {
   }
 
   // Classes of ASCII: \s and \d are, unless UNICODE_CHARACTER_CLASS is set.
-  private static final Pattern RATE =
+  static final Pattern RATE =
       Pattern.compile(
           "\\s*(\\d+(?:_\\d+)*)(?:\\s*/\\s*|\\s+per\\s+)(?:(\\d+(?:\\.\\d{1,3})?)\\s*)?([a-z]+)\\s*",
           Pattern.CASE_INSENSITIVE);

@@ -61,25 +61,12 @@ public final class Reservation extends Kept {
     }
   }
 
-  private final Decision decision;
   private final List<Part> parts;
   private volatile long[] figures = {0};
 
-  Reservation(
-      Limiter limiter,
-      String call,
-      List<Keyed> rules,
-      Duration lease,
-      Decision decision,
-      long began) {
-    super(limiter, call, rules, lease, began);
-    this.decision = decision;
+  Reservation(Limiter limiter, List<Keyed> rules, Duration lease, Decision decision, long began) {
+    super(limiter, rules, lease, decision, began);
     this.parts = rules.stream().filter(Keyed::isHeld).map(Part::new).toList();
-  }
-
-  /** The answer to the reservation. */
-  public Decision decision() {
-    return decision;
   }
 
   /**

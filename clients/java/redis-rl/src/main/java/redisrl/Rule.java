@@ -7,7 +7,9 @@ import static redisrl.Rates.given;
 import static redisrl.Rates.seconds;
 import static redisrl.Rates.within;
 
+import java.math.BigDecimal;
 import java.math.BigInteger;
+import java.math.RoundingMode;
 import java.time.Duration;
 import java.time.Instant;
 import java.time.ZoneId;
@@ -463,13 +465,9 @@ public abstract sealed class Rule {
     @Override
     List<Policy> policies() {
       long interval = (period * 1_000_000_000L + count - 1) / count;
-      BigInteger nanos = BigInteger.valueOf(interval).multiply(BigInteger.valueOf(burst + 1));
-      long ms =
-          nanos
-              .add(BigInteger.valueOf(999_999))
-              .divide(BigInteger.valueOf(1_000_000))
-              .min(BigInteger.valueOf(MAX_UNITS))
-              .longValueExact();
+      BigDecimal full = BigDecimal.valueOf(interval, 6).multiply(BigDecimal.valueOf(burst + 1));
+      BigDecimal most = BigDecimal.valueOf(MAX_UNITS);
+      long ms = full.setScale(0, RoundingMode.CEILING).min(most).longValueExact();
       return List.of(new Policy(options.named(seconds(ms) + "s"), burst + 1, ms, options.unit));
     }
 

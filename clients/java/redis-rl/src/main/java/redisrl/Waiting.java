@@ -144,8 +144,8 @@ final class Waiting {
       Duration turn = Duration.ofNanos(Math.min(left, Command.LONGEST_TURN.toNanos()));
       try {
         CompletableFuture<Decision> call =
-            at.rule() instanceof Rule.Queued queued
-                ? limiter.turned(at.key(), queued, turn, timeout, this::late)
+            at.rule() instanceof Rule.Queued
+                ? limiter.turned(at, turn, timeout, this::late)
                 : limiter.decided("hit", List.of(at), timeout, this::late);
         call.whenComplete(this::answered);
       } catch (RuntimeException error) {
@@ -228,23 +228,11 @@ final class Waiting {
             result.whenComplete(
                 (last, error) -> {
                   if (last == null || !last.allowed()) {
-                    giveBack(decision);
+                    limiter.giveBack(List.of(at), decision);
                   }
                 });
       } else {
-        giveBack(decision);
-      }
-    }
-
-    /** What was taken for nobody. */
-    void giveBack(Decision decision) {
-      if (!decision.allowed()) {
-        return;
-      }
-      if (at.rule() instanceof Rule.Lease) {
-        limiter.giveBack(List.of(at));
-      } else if (at.rule() instanceof Rule.Queued) {
-        var ignored = limiter.refundAsync(at.key(), at.rule(), decision.at());
+        limiter.giveBack(List.of(at), decision);
       }
     }
   }

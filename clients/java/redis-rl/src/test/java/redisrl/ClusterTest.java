@@ -3,9 +3,14 @@ package redisrl;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.catchThrowable;
 
+import io.lettuce.core.cluster.ClusterClientOptions;
+import io.lettuce.core.cluster.RedisClusterClient;
+import io.lettuce.core.protocol.ProtocolVersion;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
 
@@ -65,6 +70,25 @@ class ClusterTest {
     } finally {
       for (TestServer node : nodes) {
         node.close();
+      }
+    }
+  }
+
+  @Test
+  void theOptionsOfAClientAreThoseOfOursToo() throws Exception {
+    try (TestServer node = new TestServer(true, "--cluster-enabled", "yes")) {
+      join(List.of(node));
+      RedisClusterClient client = RedisClusterClient.create(node.uri());
+      client.setOptions(
+          ClusterClientOptions.builder().protocolVersion(ProtocolVersion.RESP2).build());
+      try (Transport transport = LettuceTransport.of(client);
+          Limiter limiter = Limiter.builder(transport).timeout(Duration.ofSeconds(10)).build()) {
+        limiter.hit("k", Rule.sliding("2/minute"));
+        assertThat(node.run("CLIENT", "LIST").lines().filter(line -> line.contains("cmd=rl.")))
+            .isNotEmpty()
+            .allMatch(line -> line.contains("resp=2"));
+      } finally {
+        client.shutdown(0, 0, TimeUnit.SECONDS);
       }
     }
   }

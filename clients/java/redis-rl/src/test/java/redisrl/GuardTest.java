@@ -74,6 +74,18 @@ class GuardTest {
   }
 
   @Test
+  void aLimitThatARequestHasTwiceCountsOnce() throws Exception {
+    try (TestServer server = new TestServer(true);
+        Transport to = LettuceTransport.create(server.uri())) {
+      Limiter limiter = Limiter.builder(to).mode(Mode.MODULE).build();
+      Guard guard = new Guard(limiter, Duration.ofSeconds(10), WhenUnavailable.OPEN, 1);
+      Limit named = new Limit("t", RULE.name("api"), "/a");
+      assertThat(guard.decide(List.of(named, new Limit("t", RULE.name("api"), "/b"))).remaining())
+          .isEqualTo(1);
+    }
+  }
+
+  @Test
   void aRequestThatWeighsNothingIsChecked() throws Exception {
     try (TestServer server = new TestServer(true);
         Transport to = LettuceTransport.create(server.uri())) {

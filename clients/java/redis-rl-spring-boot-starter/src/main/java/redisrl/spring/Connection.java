@@ -3,10 +3,12 @@ package redisrl.spring;
 import io.lettuce.core.RedisURI;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Objects;
 import org.jspecify.annotations.Nullable;
 import org.springframework.boot.context.properties.bind.Bindable;
 import org.springframework.boot.context.properties.bind.Binder;
 import org.springframework.core.env.Environment;
+import org.springframework.util.StringUtils;
 import redisrl.LettuceTransport;
 import redisrl.Transport;
 
@@ -28,7 +30,7 @@ final class Connection {
   }
 
   private Transport transport(@Nullable String url) {
-    if (url != null) {
+    if (StringUtils.hasText(url)) {
       return to(uris(url));
     }
     if (text("ssl.bundle") != null || text("sentinel.password") != null) {
@@ -104,12 +106,14 @@ final class Connection {
     return uris;
   }
 
+  /** What is empty was not given: a variable of the environment may have no value. */
   private @Nullable String text(String name) {
-    return environment.getProperty(SPRING + name);
+    String text = environment.getProperty(SPRING + name);
+    return StringUtils.hasText(text) ? text : null;
   }
 
   private String text(String name, String otherwise) {
-    return environment.getProperty(SPRING + name, otherwise);
+    return Objects.requireNonNullElse(text(name), otherwise);
   }
 
   private List<String> list(String name) {

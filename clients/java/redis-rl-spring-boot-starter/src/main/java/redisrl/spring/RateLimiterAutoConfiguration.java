@@ -17,6 +17,7 @@ import org.springframework.context.annotation.Bean;
 import org.springframework.context.annotation.Configuration;
 import org.springframework.context.annotation.Primary;
 import org.springframework.core.env.Environment;
+import org.springframework.util.Assert;
 import org.springframework.web.reactive.DispatcherHandler;
 import org.springframework.web.server.ServerWebExchange;
 import org.springframework.web.server.WebFilter;
@@ -155,7 +156,9 @@ public class RateLimiterAutoConfiguration {
           limits.getIfAvailable(
               () -> exchange -> settings.of(RateLimitWebFilter.seen(exchange, null), false));
       return new RateLimitWebFilter(
-          guard, exchange -> Mono.fromCallable(() -> asked.of(exchange)), Settings.BEFORE_SECURITY);
+          guard,
+          exchange -> Mono.fromCallable(() -> List.copyOf(asked.of(exchange))),
+          Settings.BEFORE_SECURITY);
     }
 
     @Bean
@@ -180,17 +183,18 @@ public class RateLimiterAutoConfiguration {
     SmartInitializingSingleton rateLimitsAreRefused(
         List<org.springframework.web.reactive.result.method.annotation.RequestMappingHandlerMapping>
             mappings) {
-      return () ->
-          mappings.stream()
-              .flatMap(mapping -> mapping.getHandlerMethods().values().stream())
-              .filter(method -> Settings.declaredOn(method) != null)
-              .forEach(
-                  method -> {
-                    throw new IllegalStateException(
-                        "@RateLimit of "
-                            + method
-                            + ": it is for Spring MVC; with WebFlux use rate-limiter.limits");
-                  });
+      return () -> {
+        for (var mapping : mappings) {
+          for (var method : mapping.getHandlerMethods().values()) {
+            Assert.state(
+                Settings.declaredOn(method) == null,
+                () ->
+                    "@RateLimit of "
+                        + method
+                        + " is for MVC: with WebFlux use rate-limiter.limits");
+          }
+        }
+      };
     }
   }
 

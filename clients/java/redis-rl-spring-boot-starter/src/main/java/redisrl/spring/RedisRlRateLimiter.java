@@ -58,11 +58,7 @@ public final class RedisRlRateLimiter
   private static final String OWN = "redis-rl.";
   private static final String GATEWAY = "redis-rate-limiter.";
   private static final Set<String> ARGUMENTS =
-      Set.of(
-          GATEWAY + "replenishrate",
-          GATEWAY + "burstcapacity",
-          GATEWAY + "requestedtokens",
-          GATEWAY + "includeheaders");
+      Set.of("replenishrate", "burstcapacity", "requestedtokens", "includeheaders");
 
   private final Guard guard;
   private final boolean includeHeaders;
@@ -91,44 +87,48 @@ public final class RedisRlRateLimiter
   /** What a route says. */
   @Override
   public void onApplicationEvent(FilterArgsEvent event) {
-    Map<String, String> arguments = new TreeMap<>();
-    event
-        .getArgs()
-        .forEach(
-            (name, value) -> {
-              String known = name.toLowerCase(Locale.ROOT);
-              if (known.startsWith(GATEWAY)) {
-                known = GATEWAY + known.substring(GATEWAY.length()).replace("-", "");
-              }
-              if (known.startsWith(OWN) || known.startsWith(GATEWAY)) {
-                arguments.put(known, String.valueOf(value));
-              }
-            });
-    if (arguments.isEmpty()) {
+    Map<String, String> own = under(OWN, event.getArgs());
+    Map<String, String> gateway = under(GATEWAY, event.getArgs());
+    if (own.isEmpty() && gateway.isEmpty()) {
       return;
     }
     try {
-      routes.put(event.getRouteId(), config(arguments));
+      routes.put(event.getRouteId(), config(own, gateway));
     } catch (IllegalArgumentException error) {
       throw new IllegalArgumentException(
           "the limit of the route " + event.getRouteId() + ": " + error.getMessage(), error);
     }
   }
 
-  private static Config config(Map<String, String> arguments) {
-    String own = arguments.remove(OWN + "rate");
-    if (own == null ? !ARGUMENTS.containsAll(arguments.keySet()) : !arguments.isEmpty()) {
+  /** The arguments with a prefix, by names in lower case and without hyphens. */
+  private static Map<String, String> under(String prefix, Map<String, Object> arguments) {
+    Map<String, String> found = new TreeMap<>();
+    arguments.forEach(
+        (name, value) -> {
+          if (name.startsWith(prefix)) {
+            String known = name.substring(prefix.length()).replace("-", "");
+            found.put(known.toLowerCase(Locale.ROOT), String.valueOf(value));
+          }
+        });
+    return found;
+  }
+
+  private static Config config(Map<String, String> own, Map<String, String> gateway) {
+    String only = own.get("rate");
+    if (only != null && own.size() == 1 && gateway.isEmpty()) {
+      return new Config().setRate(only);
+    }
+    if (!own.isEmpty() || !ARGUMENTS.containsAll(gateway.keySet())) {
       throw new IllegalArgumentException(
           "it has redis-rl.rate, or in its place redis-rate-limiter.replenishRate, burstCapacity,"
               + " requestedTokens and includeHeaders, and not "
-              + arguments.keySet());
+              + own.keySet()
+              + gateway.keySet());
     }
-    if (own != null) {
-      return new Config().setRate(own);
-    }
-    long rate = number(arguments, "replenishRate", 1, null);
-    long capacity = number(arguments, "burstCapacity", 0, 1L);
-    long tokens = number(arguments, "requestedTokens", 1, 1L);
+    // No throttle is faster: who says more means no limit.
+    long rate = Math.min(number(gateway, "replenishRate", 1, null), 1_000_000_000);
+    long capacity = number(gateway, "burstCapacity", 0, 1L);
+    long tokens = number(gateway, "requestedTokens", 1, 1L);
     Map<String, String> headers =
         Map.of(
             "X-RateLimit-Replenish-Rate", Long.toString(rate),
@@ -144,7 +144,7 @@ public final class RedisRlRateLimiter
 
   private static long number(
       Map<String, String> arguments, String name, long least, @Nullable Long otherwise) {
-    String text = arguments.get(GATEWAY + name.toLowerCase(Locale.ROOT));
+    String text = arguments.get(name.toLowerCase(Locale.ROOT));
     if (text == null && otherwise != null) {
       return otherwise;
     }
@@ -185,7 +185,9 @@ public final class RedisRlRateLimiter
     Map<String, String> headers = decision.headers();
     if (!config.headers.isEmpty()) {
       headers.putAll(config.headers);
-      headers.put("X-RateLimit-Remaining", Long.toString(decision.remaining()));
+      // As the gateway's own limiter says where no server has decided.
+      long left = decision.source() == Decision.Source.OPEN ? -1 : decision.remaining();
+      headers.put("X-RateLimit-Remaining", Long.toString(left));
     }
     return headers;
   }

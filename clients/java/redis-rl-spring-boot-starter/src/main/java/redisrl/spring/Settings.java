@@ -4,12 +4,14 @@ import static redisrl.spring.RateLimiterProperties.checked;
 import static redisrl.spring.RateLimiterProperties.wrong;
 
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Objects;
 import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.function.Function;
 import java.util.function.Supplier;
 import java.util.stream.Collectors;
@@ -18,6 +20,7 @@ import org.jspecify.annotations.Nullable;
 import org.springframework.boot.context.properties.source.InvalidConfigurationPropertyValueException;
 import org.springframework.core.annotation.AnnotatedElementUtils;
 import org.springframework.http.server.PathContainer;
+import org.springframework.web.bind.annotation.RequestMethod;
 import org.springframework.web.method.HandlerMethod;
 import org.springframework.web.util.pattern.PathPattern;
 import org.springframework.web.util.pattern.PathPatternParser;
@@ -78,6 +81,7 @@ final class Settings {
   private final boolean isFixed;
   private final Key key;
   private final Map<Boolean, List<Declared>> limits;
+  private final Map<String, Rule> named = new ConcurrentHashMap<>();
 
   Settings(RateLimiterProperties given) {
     this.given = given;
@@ -131,8 +135,32 @@ final class Settings {
         "max-requests", most, () -> isFixed ? Rule.fixed(most, size) : Rule.sliding(most, size));
   }
 
-  private Rule rule(String property, String rate) {
-    return checked(property, rate, () -> isFixed ? Rule.fixed(rate) : Rule.sliding(rate));
+  private Rule.Windowed<?> rule(String property, String... rates) {
+    return checked(
+        property,
+        String.join(", ", rates),
+        () -> isFixed ? Rule.fixed(rates) : Rule.sliding(rates));
+  }
+
+  /** A rule of a limit, which may have a name and weigh more than 1. */
+  private Rule rule(String at, @Nullable String name, long cost, String... rates) {
+    Rule.Windowed<?> plain = rule(at + "rate", rates);
+    Rule other = name == null ? null : named.putIfAbsent(name, plain);
+    if (other != null && !other.equals(plain)) {
+      throw wrong(at + "name", name, "Limits with one name are one limit, and have one rate.");
+    }
+    Rule.Windowed<?> weighed =
+        cost == 1
+            ? plain
+            : (Rule.Windowed<?>) checked(at + "cost", cost, () -> plain.cost(positive(cost)));
+    return name == null ? weighed : checked(at + "name", name, () -> weighed.name(name));
+  }
+
+  private static long positive(long cost) {
+    if (cost < 1) {
+      throw new IllegalArgumentException("the cost must be at least 1, not " + cost);
+    }
+    return cost;
   }
 
   private Declared declared(String at, RateLimiterProperties.Limit limit) {
@@ -140,9 +168,7 @@ final class Settings {
     if (rate == null) {
       throw wrong(at + ".rate", null, "A limit has a rate, such as 100/minute.");
     }
-    Rule plain = rule(at + ".rate", rate);
-    Rule weighed = checked(at + ".cost", limit.cost(), () -> weighing(plain, limit.cost()));
-    Rule rule = checked(at + ".name", limit.name(), () -> named(weighed, limit.name()));
+    Rule rule = rule(at + ".", limit.name(), limit.cost(), rate);
     Key by = limit.key() == null ? key : key(at + ".key", limit.key());
     List<PathPattern> paths = new ArrayList<>();
     for (String path : limit.paths()) {
@@ -155,22 +181,14 @@ final class Settings {
                       path.startsWith("/") ? path : "/" + path)));
     }
     Set<String> methods = new HashSet<>();
-    limit.methods().forEach(method -> methods.add(method.toUpperCase(Locale.ROOT)));
+    for (String method : limit.methods()) {
+      if (RequestMethod.resolve(method.toUpperCase(Locale.ROOT)) == null) {
+        String all = Arrays.toString(RequestMethod.values());
+        throw wrong(at + ".methods", method, "A method is one of " + all + ".");
+      }
+      methods.add(method.toUpperCase(Locale.ROOT));
+    }
     return new Declared(rule, by, paths, methods, route(limit.paths(), methods, by));
-  }
-
-  private static Rule weighing(Rule rule, long cost) {
-    if (cost < 1) {
-      throw new IllegalArgumentException("the cost must be at least 1, not " + cost);
-    }
-    if (cost == 1) {
-      return rule;
-    }
-    return ((Rule.Windowed<?>) rule).cost(cost);
-  }
-
-  private static Rule named(Rule rule, @Nullable String name) {
-    return name == null ? rule : ((Rule.Windowed<?>) rule).name(name);
   }
 
   /** What tells limits with the same rates apart. */
@@ -215,17 +233,12 @@ final class Settings {
   /** Text that is empty was not given. */
   Declared declared(String at, RateLimit limit) {
     try {
-      Rule rule = isFixed ? Rule.fixed(limit.value()) : Rule.sliding(limit.value());
-      Rule named =
-          named(weighing(rule, limit.cost()), limit.name().isEmpty() ? null : limit.name());
+      String name = limit.name().isEmpty() ? null : limit.name();
+      Rule rule = rule("", name, limit.cost(), limit.value());
       Key by = limit.key().isEmpty() ? key : key("key", limit.key());
-      return new Declared(named, by, List.of(), Set.of(), null);
-    } catch (IllegalArgumentException | InvalidConfigurationPropertyValueException error) {
-      String why =
-          error instanceof InvalidConfigurationPropertyValueException value
-              ? value.getReason()
-              : error.getMessage();
-      throw new IllegalStateException(at + ": " + why, error);
+      return new Declared(rule, by, List.of(), Set.of(), null);
+    } catch (InvalidConfigurationPropertyValueException error) {
+      throw new IllegalStateException(at + ": " + error.getReason(), error);
     }
   }
 

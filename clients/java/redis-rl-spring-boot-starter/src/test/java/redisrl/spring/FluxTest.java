@@ -199,6 +199,22 @@ class FluxTest {
 
   @SpringBootConfiguration(proxyBeanMethods = false)
   @EnableAutoConfiguration
+  static class Nothing {
+    @Bean
+    RequestLimits<ServerWebExchange> limits() {
+      return exchange -> null;
+    }
+  }
+
+  @Test
+  void aBeanThatReturnsNoListIsAnError() throws Exception {
+    try (App app = App.reactive(Nothing.class, App.url(server))) {
+      assertThat(app.get("/").statusCode()).isEqualTo(500);
+    }
+  }
+
+  @SpringBootConfiguration(proxyBeanMethods = false)
+  @EnableAutoConfiguration
   @RestController
   static class Annotated {
     @RateLimit("3/hour")
@@ -291,6 +307,38 @@ class FluxTest {
       assertThat(server.run("KEYS", "*"))
           .contains("rl:minutes sliding-2/3600s:{a}")
           .contains("rl:before throttle-119-1/1s:{a}");
+    }
+  }
+
+  @Test
+  void aRouteWhoseLimitIsMeantToBeNoneStarts() throws Exception {
+    try (App app =
+        App.reactive(
+            Shop.class,
+            App.url(server),
+            route(
+                0,
+                "most",
+                "/most",
+                "redis-rate-limiter.replenishRate=2147483647",
+                "redis-rate-limiter.burstCapacity=2147483647"))) {
+      assertThat(app.statuses(2, "/most", "X-Key", "a")).containsOnly(200);
+    }
+  }
+
+  @Test
+  void aRouteThatNobodyDecidesOnSaysNotWhatIsLeft() throws Exception {
+    try (App app =
+        App.reactive(
+            Shop.class,
+            "redis://127.0.0.1:1",
+            joined(
+                route(0, "none", "/none"),
+                before(60),
+                new String[] {"rate-limiter.timeout=250ms"}))) {
+      HttpResponse<String> response = app.get("/before", "X-Key", "a");
+      assertThat(response.statusCode()).isEqualTo(200);
+      assertThat(response.headers().firstValue("X-RateLimit-Remaining")).hasValue("-1");
     }
   }
 

@@ -46,6 +46,9 @@ class SettingsTest {
         "ipv6-prefix=0 | from 1 to 128",
         "limits[0].paths=/a | A limit has a rate",
         "limits[0].rate=1/s,rate-limiter.limits[0].cost=9007199254740992 | the cost must be",
+        "limits[0].rate=1/s,rate-limiter.limits[0].methods=GTE | GET, HEAD, POST, PUT",
+        "limits[0].rate=1/s,rate-limiter.limits[0].name=a,rate-limiter.limits[1].rate=2/s,rate-limiter.limits[1].name=a"
+            + " | one name",
       })
   void aValueThatIsUnknownStopsTheStart(String property, String accepted) {
     assertThatThrownBy(
@@ -92,7 +95,19 @@ class SettingsTest {
               "spring.data.redis.port=" + server.port,
               "spring.data.redis.password=pass"
             },
-            {"spring.data.redis.url=redis://:pass@127.0.0.1:" + server.port},
+            {
+              // What is empty is not given: a variable may have no value.
+              "rate-limiter.url=",
+              "spring.data.redis.url=redis://:pass@127.0.0.1:" + server.port,
+              "spring.data.redis.username=",
+              "spring.data.redis.ssl.bundle="
+            },
+            {
+              "spring.data.redis.host=127.0.0.1",
+              "spring.data.redis.port=" + server.port,
+              "spring.data.redis.username=",
+              "spring.data.redis.password=pass"
+            },
             {
               "spring.data.redis.sentinel.master=main",
               "spring.data.redis.sentinel.nodes=127.0.0.1:" + sentinel.port,

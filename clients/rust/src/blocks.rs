@@ -204,7 +204,7 @@ impl Blocks {
             give_back(&limiter, &at_server, rule, outcome.at).await;
         });
         let limiter = self.limiter.with_timeout(deadline.saturating_duration_since(sent));
-        let decision = limiter.decide_anew(&call, Some(leave)).await?.one()?;
+        let decision = limiter.decide_anew(&call, Some(leave)).await?;
         let now = Instant::now();
         let free = decision.each().iter().map(|window| window.remaining).min().unwrap_or(0);
         let retry_after = decision.retry_after.unwrap_or(LONGEST).min(LONGEST);

@@ -19,7 +19,7 @@ use tower_service::Service;
 
 use crate::call::Call;
 use crate::command::Command;
-use crate::decision::{AllDecision, Decision, State};
+use crate::decision::{Decision, State};
 use crate::error::Error;
 use crate::headers::{self, Headers};
 use crate::identity;
@@ -430,10 +430,12 @@ struct Passed {
     held: Vec<Held>,
 }
 
-/// The places of a request that was let in.
-fn places(limiter: &Limiter, call: &Call, outcome: &AllDecision, sent: Instant) -> Vec<Held> {
-    let each = call.keys.iter().zip(outcome.each());
-    each.filter_map(|(key, decision)| Held::of(limiter, limiter.bare(key), decision, sent)).collect()
+/// A request that was let in, by each of its rules, and the places that it holds.
+fn let_in(limiter: &Limiter, call: &Call, outcome: &Decision, sent: Instant) -> (Vec<Decided>, Vec<Held>) {
+    let each = call.keys.iter().zip(outcome.apart());
+    let each: Vec<_> = each.map(|(key, decision)| Decided { key: limiter.bare(key).to_vec(), decision }).collect();
+    let held = each.iter().filter_map(|Decided { key, decision }| Held::of(limiter, key, decision, sent)).collect();
+    (each, held)
 }
 
 impl Shared {
@@ -480,19 +482,14 @@ impl Shared {
         let call = Arc::new(call.map_err(|error| self.undecided(request, &error.into()))?);
         let (asked, holds) = (Arc::clone(&call), call.rules.iter().any(|rule| matches!(rule, Rule::Lease(_))));
         let leave = Leave::new(move |limiter, outcome| async move {
-            drop(places(&limiter, &asked, &outcome, sent));
+            drop(let_in(&limiter, &asked, &outcome, sent));
         });
         match self.limiter.decide(&call, holds.then_some(leave)).await {
             Ok(outcome) => {
                 let (state, fields) = (outcome.state(), outcome.headers());
                 if state.allowed {
-                    let held = places(&self.limiter, &call, &outcome, sent);
-                    let each = call.keys.iter().zip(outcome.each());
-                    let decided = each.map(|(key, decision)| Decided {
-                        key: self.limiter.bare(key).to_vec(),
-                        decision: decision.clone(),
-                    });
-                    return Ok(Passed { decided: decided.collect(), fields: Some(fields), held });
+                    let (decided, held) = let_in(&self.limiter, &call, &outcome, sent);
+                    return Ok(Passed { decided, fields: Some(fields), held });
                 }
                 let mut response = self.deny(request, &outcome.violated_policies(), state);
                 describe(&mut response, &fields);

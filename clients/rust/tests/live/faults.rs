@@ -302,7 +302,7 @@ async fn the_hook_is_told_of_every_decision() {
     assert_eq!(seen.len(), 5);
     assert!(seen.iter().all(|seen| seen.4 != Some(Source::Memory)), "{seen:?}");
     let stats = limiter.stats();
-    assert_eq!((stats.allowed(), stats.denied(), stats.failed()), (2, 2, 1));
+    assert_eq!((stats.allowed, stats.denied, stats.failed), (2, 2, 1));
 }
 
 /// The words of the cases, on a live server.

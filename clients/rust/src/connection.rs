@@ -304,7 +304,9 @@ impl Connection {
             if error.is_connection_refusal() {
                 return unconnected(error);
             }
-            let shows = if is_broken(&error) { Shows::Nothing } else { Shows::Server };
+            // One that the caller has made is never made anew.
+            let is_left = is_broken(&error) && !matches!(self.kind, Kind::Single(_));
+            let shows = if is_left { Shows::Nothing } else { Shows::Server };
             Failure { error, sent: true, shows }
         })
     }

@@ -128,8 +128,12 @@ impl Limiter {
     /// [`Error::Invalid`] if the URL cannot be read.
     pub fn open(url: &str) -> Result<Self, Error> {
         // Neither the URL nor a part of it is shown: it may hold a password.
-        let client = redis::Client::open(url).map_err(|_| {
-            InvalidArgument("the URL cannot be read; one looks like redis://user:password@host:6379/0".to_owned())
+        let client = redis::Client::open(url).map_err(|error| {
+            InvalidArgument(if error.to_string().contains("the feature is not enabled") {
+                "the URL is one of TLS, for which the redis crate needs a feature such as tokio-rustls-comp".to_owned()
+            } else {
+                "the URL cannot be read; one looks like redis://user:password@host:6379/0".to_owned()
+            })
         })?;
         Ok(Self::new(client))
     }

@@ -201,7 +201,9 @@ impl Blocks {
         let at_server = self.key(key);
         let call = Arc::new(self.limiter.request([(&at_server, rule.clone().into())], None, Use::Hit)?);
         let leave = Leave::new(move |limiter, outcome| async move {
-            give_back(&limiter, &at_server, rule, outcome.at).await;
+            if let Some(block) = outcome {
+                give_back(&limiter, &at_server, rule, block.at).await;
+            }
         });
         let limiter = self.limiter.with_timeout(deadline.saturating_duration_since(sent));
         let decision = limiter.decide_anew(&call, Some(leave)).await?;

@@ -23,7 +23,7 @@ use crate::decision::{Decision, State};
 use crate::error::Error;
 use crate::headers::{self, Headers};
 use crate::identity;
-use crate::lease::{Held, random_holder};
+use crate::lease::{Held, give_back, random_holder};
 use crate::limiter::{Leave, Limiter};
 use crate::local::Local;
 use crate::rule::{Rule, Use};
@@ -481,8 +481,12 @@ impl Shared {
         let call = self.limiter.request(asked, command, wanted);
         let call = Arc::new(call.map_err(|error| self.undecided(request, &error.into()))?);
         let (asked, holds) = (Arc::clone(&call), call.rules.iter().any(|rule| matches!(rule, Rule::Lease(_))));
-        let leave = Leave::new(move |limiter, outcome| async move {
-            drop(let_in(&limiter, &asked, &outcome, sent));
+        let leave = Leave::new(move |limiter, _| async move {
+            for (key, rule) in asked.items() {
+                if let Rule::Lease(rule) = rule {
+                    give_back(&limiter, limiter.bare(key), rule).await;
+                }
+            }
         });
         match self.limiter.decide(&call, holds.then_some(leave)).await {
             Ok(outcome) => {

@@ -155,7 +155,7 @@ impl Held {
 }
 
 /// How many were given back; `None` if the server could not be told.
-async fn give_back(limiter: &Limiter, key: &[u8], rule: &Lease) -> Option<u64> {
+pub(crate) async fn give_back(limiter: &Limiter, key: &[u8], rule: &Lease) -> Option<u64> {
     let released = limiter.release(key, rule.holder.as_deref()).await;
     let warn = |error: &Error| {
         let (limiter, key) = (limiter.name(), key.escape_ascii());

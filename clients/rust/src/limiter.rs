@@ -243,7 +243,9 @@ impl Limiter {
         let call = self.request([(key, rule.clone())], None, Use::Turn)?.with(["WITHIN", &within]);
         let (key, rule) = (key.to_vec(), rule.clone());
         let leave = Leave::new(move |limiter, outcome| async move {
-            limiter.give_turn_back(&key, rule, outcome.at).await;
+            if let Some(turn) = outcome {
+                limiter.give_turn_back(&key, rule, turn.at).await;
+            }
         });
         self.decide(&call.into(), Some(leave)).await
     }
@@ -460,14 +462,20 @@ impl Limiter {
         let (limiter, its) = (self.clone(), Arc::clone(call));
         let linger = if leave.is_some() { LINGER } else { Duration::ZERO };
         let making: Making = Box::pin(async move {
-            let reply = limiter.run(&its).await?;
+            let reply = limiter.run(&its).await;
             if let Some(Leave(give_back)) = leave.filter(|_| its.progress.is_abandoned()) {
-                let outcome = Decision::read(&its, &reply)?;
-                if outcome.allowed {
-                    give_back(limiter, outcome);
+                match &reply {
+                    Err(error) if error.may_have_counted() => give_back(limiter, None),
+                    Err(_) => {}
+                    Ok(reply) => {
+                        let outcome = Decision::read(&its, reply)?;
+                        if outcome.allowed {
+                            give_back(limiter, Some(outcome));
+                        }
+                    }
                 }
             }
-            Ok(reply)
+            reply
         });
         let (limiter, call, started) = (self.clone(), Arc::clone(call), Instant::now());
         UnderWay { limiter, call, started, linger, making: Some(making) }.finish().await
@@ -699,12 +707,12 @@ impl Limiter {
     }
 }
 
-/// What happens where the caller goes while its call is under way, and it is allowed.
-pub(crate) struct Leave(Box<dyn FnOnce(Limiter, Decision) + Send>);
+/// What happens where the caller goes while its call is under way, and it is allowed, or nobody knows, as the reply was lost.
+pub(crate) struct Leave(Box<dyn FnOnce(Limiter, Option<Decision>) + Send>);
 
 impl Leave {
     pub fn new<F: Future<Output = ()> + Send + 'static>(
-        give_back: impl FnOnce(Limiter, Decision) -> F + Send + 'static,
+        give_back: impl FnOnce(Limiter, Option<Decision>) -> F + Send + 'static,
     ) -> Self {
         Self(Box::new(move |limiter, outcome| drop(tokio::spawn(give_back(limiter, outcome)))))
     }

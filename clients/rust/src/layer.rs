@@ -430,14 +430,6 @@ struct Passed {
     held: Vec<Held>,
 }
 
-/// A request that was let in, by each of its rules, and the places that it holds.
-fn let_in(limiter: &Limiter, call: &Call, outcome: &Decision, sent: Instant) -> (Vec<Decided>, Vec<Held>) {
-    let each = call.keys.iter().zip(outcome.apart());
-    let each: Vec<_> = each.map(|(key, decision)| Decided { key: limiter.bare(key).to_vec(), decision }).collect();
-    let held = each.iter().filter_map(|Decided { key, decision }| Held::of(limiter, key, decision, sent)).collect();
-    (each, held)
-}
-
 impl Shared {
     /// The keys and rules for a request; none if it is not to be counted, `None` if it has no identity.
     fn asked(&self, request: &Parts) -> Option<Vec<(Vec<u8>, Rule)>> {
@@ -492,7 +484,11 @@ impl Shared {
             Ok(outcome) => {
                 let (state, fields) = (outcome.state(), outcome.headers());
                 if state.allowed {
-                    let (decided, held) = let_in(&self.limiter, &call, &outcome, sent);
+                    let each = call.keys.iter().map(|key| self.limiter.bare(key).to_vec()).zip(outcome.apart());
+                    let decided: Vec<_> = each.map(|(key, decision)| Decided { key, decision }).collect();
+                    let each = decided.iter();
+                    let held =
+                        each.filter_map(|each| Held::of(&self.limiter, &each.key, &each.decision, sent)).collect();
                     return Ok(Passed { decided, fields: Some(fields), held });
                 }
                 let mut response = self.deny(request, &outcome.violated_policies(), state);

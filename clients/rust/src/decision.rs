@@ -319,7 +319,11 @@ impl State {
         if maps.len() != expected {
             return Err(Error::Unexpected(format!("{} states in place of {expected}", maps.len())));
         }
-        maps.iter().map(|map| Self::read(map, turn)).collect()
+        let mut each = Vec::with_capacity(expected);
+        for map in maps {
+            each.push(Self::read(map, turn)?);
+        }
+        Ok(each)
     }
 
     /// Reads a map of FULL. A field that is not known is ignored; only the reply to a turn has the last one.

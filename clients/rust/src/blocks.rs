@@ -201,10 +201,12 @@ impl Blocks {
         let at_server = self.key(key);
         let call = Arc::new(self.limiter.request([(&at_server, rule.clone().into())], None, Use::Hit)?);
         let leave = Leave::new(move |limiter, outcome| async move {
-            give_back(&limiter, &at_server, rule, outcome.at).await;
+            if let Some(block) = outcome {
+                give_back(&limiter, &at_server, rule, block.at).await;
+            }
         });
         let limiter = self.limiter.with_timeout(deadline.saturating_duration_since(sent));
-        let decision = limiter.decide_anew(&call, Some(leave)).await?.one()?;
+        let decision = limiter.decide_anew(&call, Some(leave)).await?;
         let now = Instant::now();
         let free = decision.each().iter().map(|window| window.remaining).min().unwrap_or(0);
         let retry_after = decision.retry_after.unwrap_or(LONGEST).min(LONGEST);

@@ -135,7 +135,7 @@ impl Call {
         if self.command.in_full {
             match &self.rules[..] {
                 [] => {}
-                [rule] if !self.command.several => drop(cmd.arg(rule.form())),
+                [rule] if !self.command.several && rule.wants_each() => drop(cmd.arg("EACH")),
                 _ => drop(cmd.arg("FULL")),
             }
         }

@@ -19,7 +19,7 @@ use redis::{Client, Cmd, RedisError, Value};
 #[cfg(feature = "cluster")]
 use crate::cluster::Cluster;
 use crate::error::{is_broken, no_answer};
-use crate::on_demand::{Alive, Connecting, OnDemand};
+use crate::on_demand::{Alive, OnDemand};
 #[cfg(feature = "sentinel")]
 use crate::server::CONNECT_TIMEOUT;
 use crate::server::Own;
@@ -63,7 +63,7 @@ impl From<Client> for Connection {
         let server = client.get_connection_info().addr().to_string();
         let connect = move |alive| {
             let client = client.clone();
-            Box::pin(async move { Own::connect(&client, alive).await }) as Connecting<_>
+            async move { Own::connect(&client, alive).await }
         };
         Self { kind: Kind::Own(Arc::new(OnDemand::new(connect))), server }
     }
@@ -75,14 +75,13 @@ impl From<redis::sentinel::SentinelClient> for Connection {
         let client = Arc::new(tokio::sync::Mutex::new(client));
         let connect = move |alive| {
             let client = Arc::clone(&client);
-            let connecting = async move {
+            async move {
                 // The sentinels are asked anew each time: after a failover it is another server.
                 let client =
                     tokio::time::timeout(CONNECT_TIMEOUT, async { client.lock().await.async_get_client().await });
                 let out_of_time = |_| no_answer(io::ErrorKind::TimedOut, "the sentinels did not answer".to_owned());
                 Own::connect(&client.await.map_err(out_of_time)??, alive).await
-            };
-            Box::pin(connecting) as Connecting<_>
+            }
         };
         Self { kind: Kind::Own(Arc::new(OnDemand::new(connect))), server: "SentinelClient".to_owned() }
     }
@@ -104,7 +103,7 @@ impl From<ConnectionManager> for Connection {
 impl From<ClusterClient> for Connection {
     fn from(client: ClusterClient) -> Self {
         // It replaces the connections to nodes by itself.
-        let connect = move |_| Box::pin(Cluster::connect(client.clone())) as Connecting<_>;
+        let connect = move |_| Cluster::connect(client.clone());
         Self { kind: Kind::OwnCluster(Arc::new(OnDemand::new(connect))), server: "ClusterClient".to_owned() }
     }
 }
@@ -305,7 +304,9 @@ impl Connection {
             if error.is_connection_refusal() {
                 return unconnected(error);
             }
-            let shows = if is_broken(&error) { Shows::Nothing } else { Shows::Server };
+            // One that the caller has made is never made anew.
+            let is_left = is_broken(&error) && !matches!(self.kind, Kind::Single(_));
+            let shows = if is_left { Shows::Nothing } else { Shows::Server };
             Failure { error, sent: true, shows }
         })
     }
@@ -355,20 +356,5 @@ fn slot(key: &[u8]) -> u16 {
 }
 
 #[cfg(all(test, feature = "cluster"))]
-mod tests {
-    use super::slot;
-
-    #[test]
-    fn keys_lie_in_the_slots_that_the_server_names() {
-        // As CLUSTER KEYSLOT says.
-        for (key, expected) in [("foo", 12182), ("123456789", 12739), ("{foo}bar", 12182), ("a{foo}{b}", 12182)] {
-            assert_eq!(slot(key.as_bytes()), expected, "{key}");
-        }
-        for untagged in ["{}foo", "foo{}", "a{b"] {
-            assert_eq!(
-                slot(untagged.as_bytes()),
-                crc16::State::<crc16::XMODEM>::calculate(untagged.as_bytes()) % 16384
-            );
-        }
-    }
-}
+#[path = "../tests/unit/connection.rs"]
+mod tests;

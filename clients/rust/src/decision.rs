@@ -87,18 +87,22 @@ impl State {
     }
 }
 
-/// The answer to one rule: the state of the window that binds, and of each.
+/// The answer to a rule, or to several at once.
 ///
-/// Its fields are those of the window that binds, a [`State`]. That is, of those that deny, the one with the longest wait. If none denies, it is the one with the
-/// fewest free units.
+/// Its fields are those of a [`State`]. Of one rule, that is the window that binds: of those that deny, the one with the longest
+/// wait; if none denies, the one with the fewest free units. Of several rules, it is the rule that binds, with `allowed`,
+/// `remaining` and `retry_after` of the whole call: of those that deny, the one with the longest wait; if none denies, the one
+/// with the smallest share of its limit free.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use = "a request that was denied must not go on"]
 #[non_exhaustive]
 pub struct Decision {
-    /// None where only one is known.
+    /// Of several rules, the position, from 0, of the one that binds.
+    pub index: usize,
+    rules: Few<Rule>,
+    /// Of one rule its windows, of several one state each; empty where there is none but `state`.
     each: Vec<State>,
     state: State,
-    rule: Rule,
 }
 
 impl Deref for Decision {
@@ -110,53 +114,72 @@ impl Deref for Decision {
 }
 
 impl Decision {
-    fn of(rule: Rule, each: Vec<State>) -> Result<Self, Error> {
-        let state = *binding(&each).ok_or_else(|| Error::Unexpected("no window at all".to_owned()))?;
-        Ok(Self { each, state, rule })
-    }
-
-    /// The answer of a single window.
-    fn alone(rule: Rule, state: State) -> Self {
-        Self { each: Vec::new(), state, rule }
-    }
-
-    /// Reads the reply to FULL or EACH, whichever the rule asks for. `turn`: whether a turn was asked for.
-    fn read(rule: Rule, reply: &Value, turn: bool) -> Result<Self, Error> {
+    /// Reads the reply to what was asked.
+    pub(crate) fn read(call: &Call, reply: &Value) -> Result<Self, Error> {
+        let rules = call.rules.clone();
+        let rule = match &call.rules[..] {
+            [rule] if !call.command.several => rule,
+            _ => {
+                let [allowed, index, remaining, retry_after, maps] = elements(reply)?;
+                let (allowed, index) = (integer(allowed)? == 1, usize::try_from(integer(index)?).unwrap_or(usize::MAX));
+                let (remaining, retry_after) = (unsigned(integer(remaining)?)?, wait(integer(retry_after)?)?);
+                let each = State::read_each(maps, rules.len(), false)?;
+                let binding = each.get(index);
+                let binding =
+                    *binding.ok_or_else(|| Error::Unexpected(format!("{index} as the position of a rule")))?;
+                return Ok(Self { index, rules, each, state: State { allowed, remaining, retry_after, ..binding } });
+            }
+        };
         if !rule.wants_each() {
-            return Ok(Self::alone(rule, State::read(reply, turn)?));
+            return Ok(Self { index: 0, rules, each: Vec::new(), state: State::read(reply, call.is_turn())? });
         }
-        let (windows, expected) = (array(reply)?, rule.windows().len());
-        if windows.len() != expected {
-            return Err(Error::Unexpected(format!("{} windows of {expected}", windows.len())));
-        }
-        let each = windows.iter().map(|window| State::read(window, turn)).collect::<Result<_, _>>()?;
-        Self::of(rule, each)
+        let each = State::read_each(reply, rule.windows().len(), call.is_turn())?;
+        let state = *binding(&each).ok_or_else(|| Error::Unexpected("no window at all".to_owned()))?;
+        Ok(Self { index: 0, rules, each, state })
     }
 
-    /// Each window, shortest first. Only the one that binds where the rule forces a request on several, and in
-    /// [`Limiter::all`](crate::Limiter::all).
+    /// Of one rule each window, shortest first; only the one that binds where the rule is forced. Of several, the window that
+    /// binds of each, in the order of the call: `allowed` in it says whether that rule by itself had room.
     pub fn each(&self) -> &[State] {
         if self.each.is_empty() { slice::from_ref(&self.state) } else { &self.each }
     }
 
-    /// The rule that was asked.
-    pub fn rule(&self) -> &Rule {
-        &self.rule
+    /// The rules that were asked.
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// Each rule with what [`each`](Self::each) has of it.
+    pub(crate) fn by_rule(&self) -> impl Iterator<Item = (&Rule, &[State])> {
+        let (rules, each) = (&self.rules, self.each());
+        rules.iter().zip(each.chunks(each.len().div_ceil(rules.len().max(1))))
+    }
+
+    /// The same for each rule by itself.
+    #[cfg(feature = "tower")]
+    pub(crate) fn apart(&self) -> impl Iterator<Item = Self> {
+        self.by_rule().map(|(rule, states)| Self {
+            index: 0,
+            rules: [rule.clone()].into(),
+            each: states.to_vec(),
+            state: *binding(states).unwrap_or(&self.state),
+        })
     }
 
     /// Who holds the lease, of one that was granted.
     pub fn holder(&self) -> Option<&[u8]> {
-        if let Rule::Lease(rule) = &self.rule { rule.holder.as_deref().filter(|_| self.allowed) } else { None }
+        let [Rule::Lease(rule)] = &self.rules[..] else { return None };
+        rule.holder.as_deref().filter(|_| self.allowed)
     }
 
-    /// The window that binds, as a value of its own.
+    /// The state, as a value of its own.
     pub fn state(&self) -> State {
         self.state
     }
 
-    fn after(&self, elapsed: Duration, source: Source) -> Self {
+    pub(crate) fn after(&self, elapsed: Duration, source: Source) -> Self {
         let each = self.each.iter().map(|state| state.after(elapsed, source)).collect();
-        Self { each, state: self.state.after(elapsed, source), rule: self.rule.clone() }
+        Self { each, rules: self.rules.clone(), state: self.state.after(elapsed, source), ..*self }
     }
 
     /// The decision on a request by this rule, of a process that had this answer to a call for a block some time ago, and
@@ -178,8 +201,8 @@ impl Decision {
             window: state.window.saturating_sub(longer),
             ..*state
         };
-        let told = Self { each: self.each.iter().map(tell).collect(), state: tell(&self.state), rule };
-        told.after(elapsed, source)
+        let each = self.each.iter().map(tell).collect();
+        Self { index: 0, rules: [rule].into(), each, state: tell(&self.state) }.after(elapsed, source)
     }
 }
 
@@ -191,75 +214,6 @@ pub(crate) fn binding(each: &[State]) -> Option<&State> {
     denying
         .min_by_key(|state| (std::cmp::Reverse(wait(state)), free(state), state.window))
         .or_else(|| each.iter().min_by_key(|state| (free(state), state.window)))
-}
-
-/// The answer to several rules at once.
-///
-/// Its fields are those of the rule that binds, a [`State`], with `allowed`, `remaining` and `retry_after` of the whole call. That
-/// is, of those that deny, the one with the longest wait. If none denies, it is the one with the smallest share of its limit
-/// free.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[must_use = "a request that was denied must not go on"]
-#[non_exhaustive]
-pub struct AllDecision {
-    /// The position, from 0, of the rule that binds.
-    pub index: usize,
-    each: Few<Decision>,
-    state: State,
-}
-
-impl Deref for AllDecision {
-    type Target = State;
-
-    fn deref(&self) -> &State {
-        &self.state
-    }
-}
-
-impl AllDecision {
-    /// Reads the reply to what was asked. The answer to one rule by its own command is kept in this form, too.
-    pub(crate) fn read(call: &Call, reply: &Value) -> Result<Self, Error> {
-        let rules = match &call.rules[..] {
-            [rule] if !call.command.several => {
-                let decision = Decision::read(rule.clone(), reply, call.is_turn())?;
-                return Ok(Self { index: 0, state: decision.state, each: [decision].into() });
-            }
-            rules => rules,
-        };
-        let [allowed, index, remaining, retry_after, maps] = elements(reply)?;
-        let (allowed, index) = (integer(allowed)? == 1, usize::try_from(integer(index)?).unwrap_or(usize::MAX));
-        let (remaining, retry_after) = (unsigned(integer(remaining)?)?, wait(integer(retry_after)?)?);
-        let maps = array(maps)?;
-        if maps.len() != rules.len() {
-            return Err(Error::Unexpected(format!("{} maps for {} rules", maps.len(), rules.len())));
-        }
-        let each = rules.iter().zip(maps);
-        let each = each.map(|(rule, map)| Ok::<_, Error>(Decision::alone(rule.clone(), State::read(map, false)?)));
-        let each = each.collect::<Result<Few<_>, _>>()?;
-        let binding = each.get(index).ok_or_else(|| Error::Unexpected(format!("{index} as the position of a rule")))?;
-        let state = State { allowed, remaining, retry_after, ..binding.state() };
-        Ok(Self { index, each, state })
-    }
-
-    /// The answer to each rule, in the order of the call. `allowed` in it says whether that rule by itself had room.
-    pub fn each(&self) -> &[Decision] {
-        &self.each
-    }
-
-    /// The window of the rule that binds, with `allowed`, `remaining` and `retry_after` of the whole call.
-    pub fn state(&self) -> State {
-        self.state
-    }
-
-    /// The answer to one rule.
-    pub(crate) fn one(mut self) -> Result<Decision, Error> {
-        self.each.pop().ok_or_else(|| Error::Unexpected("no decision at all".to_owned()))
-    }
-
-    pub(crate) fn after(&self, elapsed: Duration, source: Source) -> Self {
-        let each = self.each.iter().map(|decision| decision.after(elapsed, source)).collect();
-        Self { index: self.index, each, state: self.state.after(elapsed, source) }
-    }
 }
 
 /// The short answer to one rule. See [`Limiter::admit`](crate::Limiter::admit).
@@ -327,11 +281,11 @@ impl Settled {
 #[must_use = "what is granted is held"]
 // It is taken apart where it arrives, and never kept.
 #[allow(clippy::large_enum_variant)]
-pub enum Attempt<T, D = Decision> {
+pub enum Attempt<T> {
     /// It is held.
     Granted(T),
     /// There is no room now: `retry_after` says when to ask again.
-    Denied(D),
+    Denied(Decision),
 }
 
 impl Attempt<Decision> {
@@ -340,7 +294,7 @@ impl Attempt<Decision> {
     }
 }
 
-impl<T, D> Attempt<T, D> {
+impl<T> Attempt<T> {
     /// What is held, if it was granted.
     pub fn granted(self) -> Option<T> {
         match self {
@@ -350,7 +304,7 @@ impl<T, D> Attempt<T, D> {
     }
 
     /// The decision, if it was denied.
-    pub fn denied(self) -> Option<D> {
+    pub fn denied(self) -> Option<Decision> {
         match self {
             Self::Granted(_) => None,
             Self::Denied(decision) => Some(decision),
@@ -359,6 +313,19 @@ impl<T, D> Attempt<T, D> {
 }
 
 impl State {
+    /// Reads an array of as many maps of FULL.
+    fn read_each(reply: &Value, expected: usize, turn: bool) -> Result<Vec<Self>, Error> {
+        let maps = array(reply)?;
+        if maps.len() != expected {
+            return Err(Error::Unexpected(format!("{} states in place of {expected}", maps.len())));
+        }
+        let mut each = Vec::with_capacity(expected);
+        for map in maps {
+            each.push(Self::read(map, turn)?);
+        }
+        Ok(each)
+    }
+
     /// Reads a map of FULL. A field that is not known is ignored; only the reply to a turn has the last one.
     fn read(reply: &Value, turn: bool) -> Result<Self, Error> {
         let mut numbers = [0; FIELDS.len()];

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::slice;
 use std::time::Duration;
 
-use crate::decision::{AllDecision, Decision, State};
+use crate::decision::{Decision, State};
 use crate::rates::Seconds;
 use crate::rule::Rule;
 
@@ -60,44 +60,26 @@ impl Headers {
     }
 }
 
-/// The methods of the two kinds of decision.
-macro_rules! described {
-    ($decision:ident, $each:expr) => {
-        impl $decision {
-            /// The values of `RateLimit-Policy`, `RateLimit` and, if the request is denied and will fit one day,
-            /// `Retry-After`. Of policies with one name, the later ones get a number behind it: `60s`, `60s-2`.
-            pub fn headers(&self) -> Headers {
-                headers(&self.policies(), self.allowed, self.retry_after)
-            }
+impl Decision {
+    /// The values of `RateLimit-Policy`, `RateLimit` and, if the request is denied and will fit one day, `Retry-After`. Of
+    /// policies with one name, the later ones get a number behind it: `60s`, `60s-2`.
+    pub fn headers(&self) -> Headers {
+        headers(&policies(self.by_rule()), self.allowed, self.retry_after)
+    }
 
-            /// The names of the policies that the request did not fit into. In
-            /// [`Limiter::all`](crate::Limiter::all) a forced rule denies nothing.
-            pub fn violated_policies(&self) -> Vec<String> {
-                let alone = self.decisions().len() == 1;
-                let mut policies = self.policies();
-                policies.retain(|policy| !self.allowed && (alone || !policy.is_forced));
-                violated(policies)
-            }
+    /// The names of the policies that the request did not fit into. In [`Limiter::all`](crate::Limiter::all) a forced rule
+    /// denies nothing.
+    pub fn violated_policies(&self) -> Vec<String> {
+        let (alone, mut policies) = (self.rules().len() == 1, policies(self.by_rule()));
+        policies.retain(|policy| !self.allowed && (alone || !policy.is_forced));
+        violated(policies)
+    }
 
-            /// The body of a denial, `application/problem+json` of type `quota-exceeded`. `None` if the request was allowed.
-            pub fn problem(&self) -> Option<String> {
-                (!self.allowed).then(|| problem(&self.violated_policies()))
-            }
-
-            fn policies(&self) -> Vec<Policy<'_>> {
-                policies(self.decisions().iter().map(|decision| (decision.rule(), decision.each())))
-            }
-
-            fn decisions(&self) -> &[Decision] {
-                let each: fn(&Self) -> &[Decision] = $each;
-                each(self)
-            }
-        }
-    };
+    /// The body of a denial, `application/problem+json` of type `quota-exceeded`. `None` if the request was allowed.
+    pub fn problem(&self) -> Option<String> {
+        (!self.allowed).then(|| problem(&self.violated_policies()))
+    }
 }
-
-described!(Decision, slice::from_ref);
-described!(AllDecision, AllDecision::each);
 
 /// A quota policy as a response names it.
 #[derive(Debug)]

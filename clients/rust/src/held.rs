@@ -10,7 +10,6 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 
 use crate::call::Call;
-use crate::decision::AllDecision;
 use crate::error::{Error, SETTLED, WINDOW_OVER, says};
 use crate::limiter::Limiter;
 
@@ -68,18 +67,18 @@ impl Hold {
         }
     }
 
-    /// Renews what is not lost; `None` if it is. What had ended on the server could be granted anew, after another has had
-    /// the place: so what counts is that the answer comes before the end.
-    pub async fn renew(&self) -> Result<Option<AllDecision>, Error> {
+    /// Renews what is not lost. Answers whether there may be something to renew again. What had ended on the server could be
+    /// granted anew, after another has had the place: so what counts is that the answer comes before the end.
+    async fn renew(&self) -> Result<bool, Error> {
         if self.is_lost() {
-            return Ok(None);
+            return Ok(false);
         }
         let sent = Instant::now();
         let outcome = match self.limiter.decide_anew(&self.call.again().into(), None).await {
             // A settlement whose reply was lost has arrived, or the units count nowhere any more.
             Err(Error::Refused(error)) if says(&error, SETTLED) || says(&error, WINDOW_OVER) => {
                 self.settled();
-                return Ok(None);
+                return Ok(false);
             }
             outcome => outcome?,
         };
@@ -87,7 +86,7 @@ impl Hold {
             let in_time = current.is_some_and(|end| Instant::now() < end);
             *current = if in_time && outcome.allowed { Some(sent + self.length) } else { None };
         });
-        Ok(Some(outcome))
+        Ok(true)
     }
 
     /// Renews it until it is lost or there is nothing to renew any more. A renewal that fails is tried again at the next
@@ -103,8 +102,8 @@ impl Hold {
                 loop {
                     ticks.tick().await;
                     match hold.renew().await {
-                        Ok(Some(_)) => {}
-                        Ok(None) => return,
+                        Ok(true) => {}
+                        Ok(false) => return,
                         Err(error) => tracing::warn!(limiter, %key, %error, "a {what} was not renewed"),
                     }
                 }

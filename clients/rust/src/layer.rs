@@ -19,11 +19,11 @@ use tower_service::Service;
 
 use crate::call::Call;
 use crate::command::Command;
-use crate::decision::{AllDecision, Decision, State};
+use crate::decision::{Decision, State};
 use crate::error::Error;
 use crate::headers::{self, Headers};
 use crate::identity;
-use crate::lease::{Held, random_holder};
+use crate::lease::{Held, give_back, random_holder};
 use crate::limiter::{Leave, Limiter};
 use crate::local::Local;
 use crate::rule::{Rule, Use};
@@ -430,12 +430,6 @@ struct Passed {
     held: Vec<Held>,
 }
 
-/// The places of a request that was let in.
-fn places(limiter: &Limiter, call: &Call, outcome: &AllDecision, sent: Instant) -> Vec<Held> {
-    let each = call.keys.iter().zip(outcome.each());
-    each.filter_map(|(key, decision)| Held::of(limiter, limiter.bare(key), decision, sent)).collect()
-}
-
 impl Shared {
     /// The keys and rules for a request; none if it is not to be counted, `None` if it has no identity.
     fn asked(&self, request: &Parts) -> Option<Vec<(Vec<u8>, Rule)>> {
@@ -479,20 +473,23 @@ impl Shared {
         let call = self.limiter.request(asked, command, wanted);
         let call = Arc::new(call.map_err(|error| self.undecided(request, &error.into()))?);
         let (asked, holds) = (Arc::clone(&call), call.rules.iter().any(|rule| matches!(rule, Rule::Lease(_))));
-        let leave = Leave::new(move |limiter, outcome| async move {
-            drop(places(&limiter, &asked, &outcome, sent));
+        let leave = Leave::new(move |limiter, _| async move {
+            for (key, rule) in asked.items() {
+                if let Rule::Lease(rule) = rule {
+                    give_back(&limiter, limiter.bare(key), rule).await;
+                }
+            }
         });
         match self.limiter.decide(&call, holds.then_some(leave)).await {
             Ok(outcome) => {
                 let (state, fields) = (outcome.state(), outcome.headers());
                 if state.allowed {
-                    let held = places(&self.limiter, &call, &outcome, sent);
-                    let each = call.keys.iter().zip(outcome.each());
-                    let decided = each.map(|(key, decision)| Decided {
-                        key: self.limiter.bare(key).to_vec(),
-                        decision: decision.clone(),
-                    });
-                    return Ok(Passed { decided: decided.collect(), fields: Some(fields), held });
+                    let each = call.keys.iter().map(|key| self.limiter.bare(key).to_vec()).zip(outcome.apart());
+                    let decided: Vec<_> = each.map(|(key, decision)| Decided { key, decision }).collect();
+                    let each = decided.iter();
+                    let held =
+                        each.filter_map(|each| Held::of(&self.limiter, &each.key, &each.decision, sent)).collect();
+                    return Ok(Passed { decided, fields: Some(fields), held });
                 }
                 let mut response = self.deny(request, &outcome.violated_policies(), state);
                 describe(&mut response, &fields);

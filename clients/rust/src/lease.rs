@@ -42,7 +42,7 @@ impl Limiter {
                 }
             })
         };
-        let decision = self.decide(&call, wanted.map(give_back)).await?.one()?;
+        let decision = self.decide(&call, wanted.map(give_back)).await?;
         if !decision.allowed {
             return Ok(Attempt::Denied(decision));
         }
@@ -106,8 +106,8 @@ impl Held {
     /// One that was granted together with others by a call that was sent at this time. It is renewed.
     #[cfg(feature = "tower")]
     pub(crate) fn of(limiter: &Limiter, key: &[u8], decision: &Decision, sent: Instant) -> Option<Self> {
-        let crate::Rule::Lease(rule) = decision.rule() else { return None };
-        let call = limiter.request([(key, decision.rule().clone())], None, Use::Hit).ok()?;
+        let [crate::Rule::Lease(rule)] = decision.rules() else { return None };
+        let call = limiter.request([(key, rule.into())], None, Use::Hit).ok()?;
         let hold = Hold::new(limiter.clone(), Arc::new(call), sent, rule.length());
         let (rule, decision) = (rule.clone(), decision.clone());
         let renewals = hold.keep("lease");
@@ -119,7 +119,7 @@ impl Held {
         self.rule.holder.as_deref().unwrap_or_default()
     }
 
-    /// The decision that granted it, or the last one that [`renew`](Self::renew) got.
+    /// The decision that granted it.
     pub fn decision(&self) -> &Decision {
         &self.decision
     }
@@ -140,18 +140,6 @@ impl Held {
         self.hold.lost().await;
     }
 
-    /// Renews the lease for its whole length from now. Answers whether it is still held: a lease that is lost is not
-    /// taken again.
-    ///
-    /// # Errors
-    /// As [`Error`] says. The lease then runs on as before, or as renewed.
-    pub async fn renew(&mut self) -> Result<bool, Error> {
-        if let Some(outcome) = self.hold.renew().await? {
-            self.decision = outcome.one()?;
-        }
-        Ok(!self.is_lost())
-    }
-
     /// Gives the lease back. Answers whether it was held until now. It is not an error if the server cannot be told: the
     /// lease then ends by itself, and a `tracing` event says so, so that the outcome of the work is not hidden.
     /// [`Limiter::release`] tells of errors.
@@ -167,7 +155,7 @@ impl Held {
 }
 
 /// How many were given back; `None` if the server could not be told.
-async fn give_back(limiter: &Limiter, key: &[u8], rule: &Lease) -> Option<u64> {
+pub(crate) async fn give_back(limiter: &Limiter, key: &[u8], rule: &Lease) -> Option<u64> {
     let released = limiter.release(key, rule.holder.as_deref()).await;
     let warn = |error: &Error| {
         let (limiter, key) = (limiter.name(), key.escape_ascii());

@@ -18,7 +18,7 @@ use crate::breaker::Breakers;
 use crate::call::{Call, Few, unix_millis};
 use crate::command::Command;
 use crate::connection::{Connection, Failure, Progress, Shows, Stage, To};
-use crate::decision::{Admission, AllDecision, Decision, Refund, State, count};
+use crate::decision::{Admission, Decision, Refund, State, count};
 use crate::denials::Denials;
 use crate::error::{
     Error, FUNCTION_NOT_FOUND, InvalidArgument, Meaning, SHORTEST_PATIENCE, UNKNOWN_COMMAND, WINDOW_OVER, is_forbidden,
@@ -88,7 +88,7 @@ struct Inner {
     probed: Mutex<(Instant, u64)>,
     breakers: Breakers,
     denials: OnceLock<Denials>,
-    stats: Stats,
+    stats: Mutex<Stats>,
     /// Callers that wait for a place.
     lines: Lines,
     /// Loads the function library for all calls that miss it.
@@ -128,8 +128,12 @@ impl Limiter {
     /// [`Error::Invalid`] if the URL cannot be read.
     pub fn open(url: &str) -> Result<Self, Error> {
         // Neither the URL nor a part of it is shown: it may hold a password.
-        let client = redis::Client::open(url).map_err(|_| {
-            InvalidArgument("the URL cannot be read; one looks like redis://user:password@host:6379/0".to_owned())
+        let client = redis::Client::open(url).map_err(|error| {
+            InvalidArgument(if error.to_string().contains("the feature is not enabled") {
+                "the URL is one of TLS, for which the redis crate needs a feature such as tokio-rustls-comp".to_owned()
+            } else {
+                "the URL cannot be read; one looks like redis://user:password@host:6379/0".to_owned()
+            })
         })?;
         Ok(Self::new(client))
     }
@@ -147,7 +151,7 @@ impl Limiter {
             probed: Mutex::new((Instant::now(), 0)),
             breakers: Breakers::new(&options.name, connection.server()),
             denials: OnceLock::new(),
-            stats: Stats::default(),
+            stats: Mutex::default(),
             lines: Lines::default(),
             loading: sync::Mutex::default(),
             loads: AtomicU64::new(0),
@@ -207,14 +211,14 @@ impl Limiter {
     }
 
     /// What this limiter and its clones have counted since it was made.
-    pub fn stats(&self) -> &Stats {
-        &self.inner.stats
+    pub fn stats(&self) -> Stats {
+        *self.inner.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Decides on a request, and counts it if it fits: `RL.SLIDING`, `RL.FIXED`, `RL.THROTTLE` or `RL.ACQUIRE`, whichever
     /// the rule is.
     pub async fn hit(&self, key: impl AsRef<[u8]>, rule: impl Into<Rule>) -> Result<Decision, Error> {
-        self.decide(&self.request([(key, rule.into())], None, Use::Hit)?.into(), None).await?.one()
+        self.decide(&self.request([(key, rule.into())], None, Use::Hit)?.into(), None).await
     }
 
     /// As [`hit`](Self::hit), but a request that does not fit now, and will after a wait of at most `within` (up to an
@@ -239,9 +243,11 @@ impl Limiter {
         let call = self.request([(key, rule.clone())], None, Use::Turn)?.with(["WITHIN", &within]);
         let (key, rule) = (key.to_vec(), rule.clone());
         let leave = Leave::new(move |limiter, outcome| async move {
-            limiter.give_turn_back(&key, rule, outcome.at).await;
+            if let Some(turn) = outcome {
+                limiter.give_turn_back(&key, rule, turn.at).await;
+            }
         });
-        self.decide(&call.into(), Some(leave)).await?.one()
+        self.decide(&call.into(), Some(leave)).await
     }
 
     /// For a caller that has gone.
@@ -255,7 +261,7 @@ impl Limiter {
     /// In a cluster whose client reads from replicas, a replica answers.
     pub async fn peek(&self, key: impl AsRef<[u8]>, rule: impl Into<Rule>) -> Result<Decision, Error> {
         let call = self.request([(key, rule.into())], Some(Command::PEEK), Use::Check)?;
-        self.decide_anew(&call.into(), None).await?.one()
+        self.decide_anew(&call.into(), None).await
     }
 
     /// One decision over several keys, with a rule for each: `RL.ALL`. Allowed, and counted by all, only if every rule has
@@ -276,7 +282,7 @@ impl Limiter {
     ///     .await?;
     /// # Ok(()) }
     /// ```
-    pub async fn all<K: AsRef<[u8]>>(&self, rules: impl IntoIterator<Item = (K, Rule)>) -> Result<AllDecision, Error> {
+    pub async fn all<K: AsRef<[u8]>>(&self, rules: impl IntoIterator<Item = (K, Rule)>) -> Result<Decision, Error> {
         self.decide(&self.request(rules, Some(Command::ALL), Use::Check)?.into(), None).await
     }
 
@@ -370,7 +376,7 @@ impl Limiter {
     }
 
     /// The decision, from memory or from the server. `leave` is for a caller that goes meanwhile.
-    pub(crate) async fn decide(&self, call: &Arc<Call>, leave: Option<Leave>) -> Result<AllDecision, Error> {
+    pub(crate) async fn decide(&self, call: &Arc<Call>, leave: Option<Leave>) -> Result<Decision, Error> {
         let (denials, started) = (self.inner.denials.get(), Instant::now());
         let observe = |outcome| self.observe_call(call, outcome, started);
         let denials = denials.filter(|_| self.remembers);
@@ -400,7 +406,7 @@ impl Limiter {
             observe(Ok(known.state()));
             return Ok(known);
         }
-        observe(outcome.as_ref().map(AllDecision::state));
+        observe(outcome.as_ref().map(Decision::state));
         if let (Some(denials), Ok(outcome)) = (denials, &outcome) {
             if outcome.allowed {
                 denials.refute(call);
@@ -425,7 +431,7 @@ impl Limiter {
         started: Instant,
     ) {
         let Inner { options, stats, .. } = &*self.inner;
-        stats.count(outcome);
+        stats.lock().unwrap_or_else(PoisonError::into_inner).count(outcome);
         if let Some(hook) = &options.hook {
             let (keys, took) = (keys.collect::<Vec<_>>(), started.elapsed());
             hook(&Event { limiter: &options.name, call, keys: &keys, outcome, took });
@@ -433,8 +439,8 @@ impl Limiter {
     }
 
     /// The decision of the server, which is not observed: also for the renewal of what is held.
-    pub(crate) async fn decide_anew(&self, call: &Arc<Call>, leave: Option<Leave>) -> Result<AllDecision, Error> {
-        AllDecision::read(call, &self.send(call, leave).await?)
+    pub(crate) async fn decide_anew(&self, call: &Arc<Call>, leave: Option<Leave>) -> Result<Decision, Error> {
+        Decision::read(call, &self.send(call, leave).await?)
     }
 
     /// A call about one key that gives something back.
@@ -456,14 +462,20 @@ impl Limiter {
         let (limiter, its) = (self.clone(), Arc::clone(call));
         let linger = if leave.is_some() { LINGER } else { Duration::ZERO };
         let making: Making = Box::pin(async move {
-            let reply = limiter.run(&its).await?;
+            let reply = limiter.run(&its).await;
             if let Some(Leave(give_back)) = leave.filter(|_| its.progress.is_abandoned()) {
-                let outcome = AllDecision::read(&its, &reply)?;
-                if outcome.allowed {
-                    give_back(limiter, outcome);
+                match &reply {
+                    Err(error) if error.may_have_counted() => give_back(limiter, None),
+                    Err(_) => {}
+                    Ok(reply) => {
+                        let outcome = Decision::read(&its, reply)?;
+                        if outcome.allowed {
+                            give_back(limiter, Some(outcome));
+                        }
+                    }
                 }
             }
-            Ok(reply)
+            reply
         });
         let (limiter, call, started) = (self.clone(), Arc::clone(call), Instant::now());
         UnderWay { limiter, call, started, linger, making: Some(making) }.finish().await
@@ -695,12 +707,12 @@ impl Limiter {
     }
 }
 
-/// What happens where the caller goes while its call is under way, and it is allowed.
-pub(crate) struct Leave(Box<dyn FnOnce(Limiter, AllDecision) + Send>);
+/// What happens where the caller goes while its call is under way, and it is allowed, or nobody knows, as the reply was lost.
+pub(crate) struct Leave(Box<dyn FnOnce(Limiter, Option<Decision>) + Send>);
 
 impl Leave {
     pub fn new<F: Future<Output = ()> + Send + 'static>(
-        give_back: impl FnOnce(Limiter, AllDecision) -> F + Send + 'static,
+        give_back: impl FnOnce(Limiter, Option<Decision>) -> F + Send + 'static,
     ) -> Self {
         Self(Box::new(move |limiter, outcome| drop(tokio::spawn(give_back(limiter, outcome)))))
     }
@@ -804,25 +816,5 @@ async fn within<F: Future>(deadline: Option<Instant>, future: F) -> Option<F::Ou
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn what_has_arrived_is_read_before_a_call_is_given_up() {
-        let deadline = Instant::now() + Duration::from_secs(1);
-        let (reply, arrived) = tokio::sync::oneshot::channel();
-        // As the task that reads replies, which gets its turn late.
-        tokio::spawn(async move {
-            tokio::time::sleep_until(deadline).await;
-            for _ in 0..3 {
-                tokio::task::yield_now().await;
-            }
-            reply.send(7)
-        });
-        assert_eq!(within(Some(deadline), arrived).await, Some(Ok(7)));
-        let started = Instant::now();
-        let deadline = started + Duration::from_secs(1);
-        assert_eq!(within(Some(deadline), std::future::pending::<()>()).await, None);
-        assert_eq!(started.elapsed().as_secs(), 1);
-    }
-}
+#[path = "../tests/unit/limiter.rs"]
+mod tests;

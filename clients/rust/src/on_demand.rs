@@ -12,8 +12,7 @@ use tokio::sync::watch;
 
 /// Whether a connection is in use: false once it has broken or was given up.
 pub(crate) type Alive = Arc<AtomicBool>;
-pub(crate) type Connecting<C> = Pin<Box<dyn Future<Output = RedisResult<C>> + Send>>;
-type Connect<C> = Box<dyn Fn(Alive) -> Connecting<C> + Send + Sync>;
+type Connect<C> = Box<dyn Fn(Alive) -> Pin<Box<dyn Future<Output = RedisResult<C>> + Send>> + Send + Sync>;
 
 pub(crate) struct OnDemand<C> {
     connect: Connect<C>,
@@ -39,8 +38,11 @@ impl Drop for Ends {
 }
 
 impl<C: Clone + Send + Sync + 'static> OnDemand<C> {
-    pub fn new(connect: impl Fn(Alive) -> Connecting<C> + Send + Sync + 'static) -> Self {
-        Self { connect: Box::new(connect), current: Mutex::default(), made: AtomicU64::new(0) }
+    pub fn new<F: Future<Output = RedisResult<C>> + Send + 'static>(
+        connect: impl Fn(Alive) -> F + Send + Sync + 'static,
+    ) -> Self {
+        let connect = Box::new(move |alive| Box::pin(connect(alive)) as _);
+        Self { connect, current: Mutex::default(), made: AtomicU64::new(0) }
     }
 
     pub fn made(&self) -> u64 {
@@ -85,44 +87,5 @@ impl<C: Clone + Send + Sync + 'static> OnDemand<C> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn counting() -> OnDemand<u64> {
-        let made = AtomicU64::new(0);
-        OnDemand::new(move |_| {
-            let number = made.fetch_add(1, Relaxed);
-            Box::pin(async move { Ok(number) })
-        })
-    }
-
-    #[test]
-    fn each_runtime_has_its_own() {
-        let connections = counting();
-        let runtime = || tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let (one, other) = (runtime(), runtime());
-        let get = |runtime: &tokio::runtime::Runtime| runtime.block_on(connections.get()).unwrap();
-        let (first, alive) = get(&one);
-        assert_eq!((first, get(&other).0, get(&one).0), (0, 1, 0));
-        drop(one);
-        assert!(!alive.load(Relaxed), "it ends with its runtime");
-        assert_eq!((get(&runtime()).0, get(&other).0), (2, 1));
-        assert!(connections.current.lock().unwrap().len() <= 2, "those of runtimes that have ended are kept");
-    }
-
-    #[tokio::test]
-    async fn what_has_broken_is_made_anew() {
-        let connections = counting();
-        let (_, alive) = connections.get().await.unwrap();
-        assert_eq!(connections.get().await.unwrap().0, 0);
-        alive.store(false, Relaxed);
-        assert_eq!((connections.get().await.unwrap().0, connections.made()), (1, 2));
-    }
-
-    #[tokio::test]
-    async fn a_panic_while_connecting_is_permanent() {
-        let connections = OnDemand::<u64>::new(|_| Box::pin(async { panic!("no crypto provider") }));
-        let error = connections.get().await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidClientConfig);
-    }
-}
+#[path = "../tests/unit/on_demand.rs"]
+mod tests;

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::decision::{Source, State};
@@ -107,42 +106,26 @@ pub struct Event<'a> {
 }
 
 /// How a limiter's calls of `hit` and `all` ended, since it was made.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Stats {
-    allowed: AtomicU64,
-    denied: AtomicU64,
-    denied_from_memory: AtomicU64,
-    failed: AtomicU64,
+    /// Allowed by the server, also from [blocks](crate::Blocks), or [in its place](Source::Local).
+    pub allowed: u64,
+    /// Denied by the server, or [in its place](Source::Local).
+    pub denied: u64,
+    /// Denied by what was remembered of the server's denials.
+    pub denied_from_memory: u64,
+    /// Not decided, for an error.
+    pub failed: u64,
 }
 
 impl Stats {
-    pub(crate) fn count(&self, outcome: Result<State, &Error>) {
-        let counter = match outcome {
-            Ok(state) if state.allowed => &self.allowed,
-            Ok(state) if state.source == Source::Memory => &self.denied_from_memory,
-            Ok(_) => &self.denied,
-            Err(_) => &self.failed,
-        };
-        counter.fetch_add(1, Relaxed);
-    }
-
-    /// Allowed by the server, also from [blocks](crate::Blocks), or [in its place](Source::Local).
-    pub fn allowed(&self) -> u64 {
-        self.allowed.load(Relaxed)
-    }
-
-    /// Denied by the server, or [in its place](Source::Local).
-    pub fn denied(&self) -> u64 {
-        self.denied.load(Relaxed)
-    }
-
-    /// Denied by what was remembered of the server's denials.
-    pub fn denied_from_memory(&self) -> u64 {
-        self.denied_from_memory.load(Relaxed)
-    }
-
-    /// Not decided, for an error.
-    pub fn failed(&self) -> u64 {
-        self.failed.load(Relaxed)
+    pub(crate) fn count(&mut self, outcome: Result<State, &Error>) {
+        *match outcome {
+            Ok(state) if state.allowed => &mut self.allowed,
+            Ok(state) if state.source == Source::Memory => &mut self.denied_from_memory,
+            Ok(_) => &mut self.denied,
+            Err(_) => &mut self.failed,
+        } += 1;
     }
 }

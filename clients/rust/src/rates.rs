@@ -7,7 +7,6 @@ use std::time::Duration;
 use redis::{RedisWrite, ToRedisArgs};
 
 use crate::error::InvalidArgument;
-pub(crate) use sealed::Windows;
 
 /// 2^53 - 1, the largest limit and cost.
 pub(crate) const MOST_UNITS: u64 = (1 << 53) - 1;
@@ -146,56 +145,49 @@ impl ToRedisArgs for Seconds {
 /// may have underscores between its digits. Several rates are joined by commas.
 ///
 /// It is an error if text is not a list of rates, or a number is out of its range.
-pub trait Rates: Windows {}
-
-impl<T: Windows> Rates for T {}
-
-mod sealed {
-    use super::{InvalidArgument, Window};
-
-    pub trait Windows {
-        fn windows(self) -> Result<Vec<Window>, InvalidArgument>;
-    }
+pub trait Rates {
+    #[doc(hidden)]
+    fn windows(self) -> Result<Vec<Window>, InvalidArgument>;
 }
 
-impl Windows for &str {
+impl Rates for &str {
     fn windows(self) -> Result<Vec<Window>, InvalidArgument> {
         self.split(',').map(Window::parse).collect()
     }
 }
 
-impl Windows for &String {
+impl Rates for &String {
     fn windows(self) -> Result<Vec<Window>, InvalidArgument> {
         self.as_str().windows()
     }
 }
 
-impl Windows for (u64, Duration) {
+impl Rates for (u64, Duration) {
     fn windows(self) -> Result<Vec<Window>, InvalidArgument> {
         Ok(vec![Window::new(self.0, self.1)?])
     }
 }
 
-impl Windows for Window {
+impl Rates for Window {
     fn windows(self) -> Result<Vec<Window>, InvalidArgument> {
         Ok(vec![self])
     }
 }
 
-impl Windows for &[Window] {
+impl Rates for &[Window] {
     fn windows(self) -> Result<Vec<Window>, InvalidArgument> {
         Ok(self.to_vec())
     }
 }
 
-impl<T: Windows> Windows for Vec<T> {
+impl<T: Rates> Rates for Vec<T> {
     fn windows(self) -> Result<Vec<Window>, InvalidArgument> {
         let windows: Vec<_> = self.into_iter().map(T::windows).collect::<Result<_, _>>()?;
         Ok(windows.concat())
     }
 }
 
-impl<T: Windows, const N: usize> Windows for [T; N] {
+impl<T: Rates, const N: usize> Rates for [T; N] {
     fn windows(self) -> Result<Vec<Window>, InvalidArgument> {
         Vec::from(self).windows()
     }

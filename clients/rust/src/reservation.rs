@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::call::{Call, unix_millis};
 use crate::command::Command;
 use crate::common::Reserved;
-use crate::decision::{AllDecision, Attempt, Decision, Settled};
+use crate::decision::{Attempt, Decision, Settled};
 use crate::error::{Error, InvalidArgument, no_answer};
 use crate::held::Hold;
 use crate::lease::random_holder;
@@ -43,7 +43,7 @@ impl Limiter {
         let mut rule: Rule = rule.into();
         let common = rule.common_mut();
         (common.cost, common.hold) = (Some(units), Some(Reserved::Wanted));
-        self.reserved([(key, rule)], false, lease, AllDecision::one).await
+        self.reserved([(key, rule)], None, lease).await
     }
 
     /// One decision over several keys, as [`all`](Self::all), of whose rules some are reserved: by
@@ -72,8 +72,8 @@ impl Limiter {
         &self,
         rules: impl IntoIterator<Item = (K, Rule)>,
         lease: Duration,
-    ) -> Result<Attempt<Reservation<AllDecision>, AllDecision>, Error> {
-        self.reserved(rules, true, lease, Ok).await
+    ) -> Result<Attempt<Reservation>, Error> {
+        self.reserved(rules, Some(Command::ALL), lease).await
     }
 
     /// Settles the units that a holder has reserved, whichever process asks: `RL.SETTLE`, with the rule of the hit that has
@@ -105,18 +105,17 @@ impl Limiter {
         self.change(call.with(["ACTUAL", &actual.to_string()]).at(time), Settled::read).await
     }
 
-    async fn reserved<K: AsRef<[u8]>, D>(
+    async fn reserved<K: AsRef<[u8]>>(
         &self,
         rules: impl IntoIterator<Item = (K, Rule)>,
-        all: bool,
+        command: Option<Command>,
         lease: Duration,
-        decision: fn(AllDecision) -> Result<D, Error>,
-    ) -> Result<Attempt<Reservation<D>, D>, Error> {
+    ) -> Result<Attempt<Reservation>, Error> {
         let length = Window::new(0, lease).map_err(|_| {
             let range = "from 0.001 to 2147483647 seconds, in whole milliseconds";
             InvalidArgument(format!("the lease of a reservation must be {range}, not {lease:?}"))
         })?;
-        let mut call = self.request(rules, all.then_some(Command::ALL), Use::Reserve)?;
+        let mut call = self.request(rules, command, Use::Reserve)?;
         if !call.rules.iter().any(Rule::is_reserved) {
             let what = "one rule at least must be reserved: say so with Sliding::reserved";
             return Err(InvalidArgument(what.to_owned()).into());
@@ -130,10 +129,8 @@ impl Limiter {
         let leave = Leave::new(move |limiter, _| async move {
             end(&Hold::new(limiter, Arc::clone(&asked), sent, lease), Part::of(&asked)).await;
         });
-        let outcome = self.decide(&call, Some(leave)).await?;
-        let allowed = outcome.allowed;
-        let decision = decision(outcome)?;
-        if !allowed {
+        let decision = self.decide(&call, Some(leave)).await?;
+        if !decision.allowed {
             return Ok(Attempt::Denied(decision));
         }
         let (parts, hold) = (Part::of(&call), Hold::new(self.clone(), call, sent, lease));
@@ -154,9 +151,9 @@ impl Limiter {
 /// the key after the lease is over.
 #[derive(Debug)]
 #[must_use = "a reservation that is dropped is cancelled"]
-pub struct Reservation<D = Decision> {
+pub struct Reservation {
     hold: Hold,
-    decision: D,
+    decision: Decision,
     parts: Vec<Part>,
     renewals: JoinSet<()>,
 }
@@ -174,9 +171,9 @@ struct Part {
     settled: Option<u64>,
 }
 
-impl<D> Reservation<D> {
+impl Reservation {
     /// The decision that granted it.
-    pub fn decision(&self) -> &D {
+    pub fn decision(&self) -> &Decision {
         &self.decision
     }
 
@@ -308,7 +305,7 @@ async fn end(hold: &Hold, parts: Vec<Part>) {
     }
 }
 
-impl<D> Drop for Reservation<D> {
+impl Drop for Reservation {
     fn drop(&mut self) {
         let (parts, hold) = (std::mem::take(&mut self.parts), self.hold.clone());
         if let (true, Ok(runtime)) = (parts.iter().any(|part| part.settled.is_none()), Handle::try_current()) {

@@ -64,7 +64,6 @@ macro_rules! kind {
             }
         }
 
-        impl sealed::Sealed for $rule {}
         impl Counting for $rule {}
         impl Counting for &$rule {}
     };
@@ -472,11 +471,6 @@ impl Rule {
         self.windows().len() > 1 && !self.is_forced()
     }
 
-    /// The option that asks for everything that a decision holds.
-    pub(crate) fn form(&self) -> &'static str {
-        if self.wants_each() { "EACH" } else { "FULL" }
-    }
-
     /// The windows that the rule names by their lengths; none for a calendar, a throttle and a lease.
     pub(crate) fn windows(&self) -> &[Window] {
         match self {
@@ -518,14 +512,9 @@ impl From<&Self> for Rule {
     }
 }
 
-mod sealed {
-    pub trait Sealed {}
-    impl<T: Sealed> Sealed for &T {}
-}
-
 /// A rule that counts units, and can take them back: all but a lease, which is given back by
 /// [`Limiter::release`](crate::Limiter::release).
-pub trait Counting: sealed::Sealed + Into<Rule> {}
+pub trait Counting: Into<Rule> {}
 
 /// A rule by which a request can wait for its turn: sliding windows and throttles. See
 /// [`Limiter::turn`](crate::Limiter::turn).

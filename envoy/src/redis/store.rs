@@ -105,7 +105,7 @@ impl Store {
         }
         let rules = items.iter().map(|item| Ok((&item.key, item.rule()?))).collect::<Result<Vec<_>, Failure>>()?;
         let decision = self.limiter.all(rules).await?;
-        Ok((decision.allowed, decision.each().iter().map(|decision| decision.state()).collect()))
+        Ok((decision.allowed, decision.each().iter().copied().collect()))
     }
 
     async fn ask_block(&self, item: &Item, block: &Block) -> Result<(bool, Few<State>), Failure> {

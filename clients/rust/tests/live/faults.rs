@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use redis_rl_client::{Attempt, Error, Limiter, Mode, Options, Rule, Sliding, Source, redis};
 
-use crate::support::{Has, Server, free_port, patient, until};
+use crate::support::{Events, Has, Server, free_port, patient, until};
 
 fn client(port: u16) -> redis::Client {
     redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap()
@@ -67,6 +67,23 @@ async fn no_call_outlasts_its_deadline_nor_waits_for_another() {
     }
     server.resume();
     until("the server decides", || async { warm.hit("k", rule()).await.is_ok() }).await;
+}
+
+/// It is never made anew, so that what broke it is an outage: one line says so, and calls fail at once.
+#[tokio::test]
+async fn a_connection_of_the_callers_that_broke_is_an_outage() {
+    let events = Events::start();
+    let mut server = Server::start(Has::Module).await;
+    let options = patient(Options::default()).name("given");
+    let limiter = Limiter::with_options(server.connection().await, options);
+    let _ = limiter.hit("k", rule()).await.unwrap();
+    server.kill();
+    for _ in 0..10 {
+        assert!(limiter.hit("k", rule()).await.unwrap_err().is_unavailable());
+    }
+    assert!(!limiter.is_available());
+    let unavailable = events.of("given").into_iter().filter(|event| event.contains("the server is unavailable"));
+    assert_eq!(unavailable.count(), 1);
 }
 
 #[tokio::test]
@@ -302,7 +319,7 @@ async fn the_hook_is_told_of_every_decision() {
     assert_eq!(seen.len(), 5);
     assert!(seen.iter().all(|seen| seen.4 != Some(Source::Memory)), "{seen:?}");
     let stats = limiter.stats();
-    assert_eq!((stats.allowed(), stats.denied(), stats.failed()), (2, 2, 1));
+    assert_eq!((stats.allowed, stats.denied, stats.failed), (2, 2, 1));
 }
 
 /// The words of the cases, on a live server.

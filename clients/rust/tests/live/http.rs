@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use axum::body::Body;
 use axum::extract::{ConnectInfo, MatchedPath};
 use axum::http::request::Parts;
-use axum::http::{Request as HttpRequest, Response as HttpResponse, StatusCode};
+use axum::http::{HeaderName, Request as HttpRequest, Response as HttpResponse, StatusCode, header};
 use axum::routing::get;
 use axum::{Extension, Router};
 use redis_rl_client::{
@@ -18,6 +18,7 @@ use sfv::{BareItem, List, ListEntry, Parser};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tower::{ServiceBuilder, ServiceExt};
+use tower_http::cors::{Any, CorsLayer};
 use tower_http::timeout::TimeoutLayer;
 use tower_http::trace::TraceLayer;
 
@@ -214,6 +215,22 @@ async fn stacked_layers_share_the_headers_and_the_extensions() {
     assert_eq!(response.body, "rl:outer:{a} 6\nrl:inner:{a} 4");
 }
 
+/// A page may read a denial, and preflight requests are not counted.
+#[tokio::test]
+async fn cors_stands_outside() {
+    let server = Server::frozen(Has::Module).await;
+    let fields = ["ratelimit", "ratelimit-policy"].map(HeaderName::from_static);
+    let cors = CorsLayer::new().allow_origin(Any).expose_headers([&fields[..], &[header::RETRY_AFTER]].concat());
+    let app = hello().layer(layer(&server.limiter().await, &sliding("1/minute"))).layer(cors);
+    for (method, status) in [("OPTIONS", 200), ("OPTIONS", 200), ("GET", 200), ("GET", 429)] {
+        let request = HttpRequest::builder().method(method).uri("/").header("x-api-key", "a");
+        let request = request.header("origin", "https://a.example").header("access-control-request-method", "GET");
+        let response = app.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+        assert_eq!(response.status(), status, "{method}");
+        assert_eq!(response.headers()["access-control-allow-origin"], "*", "{method}");
+    }
+}
+
 /// Bodies of other layers, inside and outside, and of ours within another of ours.
 #[tokio::test]
 async fn it_stands_among_other_layers() {
@@ -407,8 +424,8 @@ async fn denials_are_remembered() {
     assert_eq!(allowed, 2);
     assert!(server.calls("rl.sliding").await <= most);
     let stats = limiter.stats();
-    assert_eq!(stats.allowed() + stats.denied() + stats.denied_from_memory(), 300);
-    assert!(stats.denied_from_memory() >= 297 - most);
+    assert_eq!(stats.allowed + stats.denied + stats.denied_from_memory, 300);
+    assert!(stats.denied_from_memory >= 297 - most);
     // Without a memory each of them is a call.
     let before = server.calls("rl.sliding").await;
     let address = serve(hello().layer(layer(&limiter, &sliding("2/hour")).deny_cache(false))).await;

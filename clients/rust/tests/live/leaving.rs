@@ -108,7 +108,7 @@ async fn a_very_short_deadline_fails_by_itself() {
 }
 
 /// Polls a future once, which sends its call, and drops it.
-async fn begin_and_leave<T>(future: impl Future<Output = T>, sent: impl AsyncFn() -> bool) {
+pub async fn begin_and_leave<T>(future: impl Future<Output = T>, sent: impl AsyncFn() -> bool) {
     let mut future = pin!(future);
     loop {
         poll_fn(|context| {
@@ -217,6 +217,9 @@ fn a_url_that_cannot_be_read_is_an_argument() {
         let error = Limiter::open(url).unwrap_err();
         assert!(matches!(error, Error::Invalid(_)) && !format!("{error} {error:?}").contains("s3cret"), "{error}");
     }
+    // Without a feature of the redis crate it could be read, and not be reached.
+    let error = Limiter::open("rediss://me:s3cret@host/").unwrap_err().to_string();
+    assert!(error.contains("TLS") && !error.contains("s3cret"), "{error}");
     let limiter = Limiter::open("redis://me:s3cret@127.0.0.1:1/").unwrap();
     assert!(!format!("{limiter:?}").contains("s3cret"), "{limiter:?}");
 }

@@ -1,13 +1,18 @@
 //! A reply that is lost: through a proxy that takes the call to the server and closes in place of the reply.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::time::Duration;
 
+use axum::http::{Request, Response};
 use redis::cluster::{ClusterClient, NodeAddress};
-use redis_rl_client::{Connection, Error, Limiter, Mode, Options, Rule};
+use redis_rl_client::{Connection, Error, Limiter, Mode, Options, RateLimitLayer, Rule};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tower::{Layer, ServiceExt, service_fn};
 
+use crate::leaving::begin_and_leave;
 use crate::support::{Has, Server, connect, patient, until};
 
 struct Proxy {
@@ -97,7 +102,7 @@ async fn a_call_is_not_sent_twice() {
         // What counts nothing twice is sent again.
         // In a mode that is given, as a probe would be the call whose reply is lost.
         let limiter = Limiter::with_options(client.clone(), patient(Options::default()).mode(has.mode()));
-        let lease = Rule::lease(3, std::time::Duration::from_secs(600)).unwrap().holder("a");
+        let lease = Rule::lease(3, Duration::from_secs(600)).unwrap().holder("a");
         let used = limiter.hit("k", rule()).await.unwrap().used;
         let lose = || proxy.lose.store(1, SeqCst);
         lose();
@@ -113,6 +118,42 @@ async fn a_call_is_not_sent_twice() {
     }
 }
 
+/// What a caller has asked for that has gone meanwhile, nobody else could give back.
+#[tokio::test]
+async fn what_nobody_has_heard_of_is_given_back() {
+    let server = Server::start(Has::Module).await;
+    let proxy = Proxy::before(&server).await;
+    let client = redis::Client::open(proxy.url()).unwrap();
+    let limiter = Limiter::with_options(client, patient(Options::default()));
+    let (long, tokens) = (Duration::from_secs(600), Rule::sliding("100/hour").unwrap());
+    let lease = Rule::lease(3, long).unwrap();
+    let layer = RateLimitLayer::new(limiter.clone(), &lease, |_| Some("layer")).timeout(long);
+    let service = layer.layer(service_fn(async |_| Ok::<_, Infallible>(Response::new(String::new()))));
+    let sent = async || {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        true
+    };
+    for ask in 0..4 {
+        until("it is connected", || async { limiter.hit("k", rule()).await.is_ok() }).await;
+        server.hang();
+        match ask {
+            0 => begin_and_leave(limiter.acquire("busy", &lease), sent).await,
+            1 => begin_and_leave(limiter.hold("busy", &lease, long), sent).await,
+            2 => begin_and_leave(limiter.reserve("tokens", &tokens, 5, long), sent).await,
+            _ => begin_and_leave(service.clone().oneshot(Request::new(())), sent).await,
+        }
+        proxy.lose.store(1, SeqCst);
+        server.resume();
+        until("the reply is lost", || async { proxy.lose.load(SeqCst) == 0 }).await;
+        until("nothing is held", || async {
+            let used = server.limiter().await.peek("tokens", tokens.clone().cost(0)).await.unwrap().used;
+            let keys: u64 = server.run("EXISTS busy rl:lease-3/600s:{layer}").await;
+            (used, keys) == (0, 0)
+        })
+        .await;
+    }
+}
+
 /// A settlement that may have been carried out, and could not be sent again, is no settlement that was never sent.
 #[tokio::test]
 async fn what_could_not_be_sent_again_may_have_been_counted() {
@@ -123,7 +164,7 @@ async fn what_could_not_be_sent_again_may_have_been_counted() {
         let limiter = Limiter::with_options(client, Options::default().mode(Mode::Module));
         until("it is connected", || async { limiter.hit("k", rule()).await.is_ok() }).await;
         let (key, tokens) = (format!("tokens{door}"), Rule::sliding("100/hour").unwrap());
-        let lease = std::time::Duration::from_secs(60);
+        let lease = Duration::from_secs(60);
         let mut reservation = limiter.reserve(&key, &tokens, 5, lease).await.unwrap().granted().unwrap();
         proxy.door.store(door, SeqCst);
         proxy.lose.store(1, SeqCst);

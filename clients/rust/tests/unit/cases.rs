@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::error::InvalidArgument;
-use crate::rates::{Window, Windows};
+use crate::rates::{Rates, Window};
 use crate::rule::Rule;
 
 /// A file of cases.
@@ -153,7 +153,7 @@ mod tests {
 
     use super::*;
     use crate::error::{Error, Meaning, SETTLED, WINDOW_OVER, meaning, says};
-    use crate::{AllDecision, Counting, Decision, Headers, Limiter, Mode, Options, Refund, State};
+    use crate::{Counting, Decision, Headers, Limiter, Mode, Options, Refund, State};
 
     /// A server of one reply, which tells what it was asked.
     struct Stub {
@@ -255,7 +255,7 @@ mod tests {
 
     enum Answer {
         One(Box<Decision>),
-        All(Box<AllDecision>),
+        All(Box<Decision>),
         Refund(Refund),
         Number(u64),
     }
@@ -603,7 +603,7 @@ mod tests {
                         (state(&decision.state()), each, decision.headers(), decision.problem(), Value::Null)
                     }
                     Answer::All(decision) => {
-                        let each: Vec<_> = decision.each().iter().map(|each| state(&each.state())).collect();
+                        let each: Vec<_> = decision.each().iter().map(state).collect();
                         (state(&decision.state()), each, decision.headers(), decision.problem(), json!(decision.index))
                     }
                     _ => panic!("{case}"),

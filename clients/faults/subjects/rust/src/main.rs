@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 use redis_rl_client::redis::cluster::ClusterClient;
 use redis_rl_client::redis::sentinel::{SentinelClient, SentinelServerType};
 use redis_rl_client::redis::{Client, RedisResult};
-use redis_rl_client::{AllDecision, Attempt, Connection, Decision, Error, Limiter, Mode, Options, Reservation, Rule};
+use redis_rl_client::{Attempt, Connection, Decision, Error, Limiter, Mode, Options, Reservation, Rule};
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::task::AbortHandle;
@@ -181,7 +181,7 @@ fn decided(decision: &Decision) -> Reply {
     }))
 }
 
-fn decided_all(decision: &AllDecision) -> Reply {
+fn decided_all(decision: &Decision) -> Reply {
     let retry_ms = millis(decision.retry_after);
     reply(json!({"outcome": word(decision.allowed), "remaining": decision.remaining, "retry_ms": retry_ms}))
 }

@@ -134,7 +134,7 @@ impl fmt::Display for Seconds {
 
 impl ToRedisArgs for Seconds {
     fn write_redis_args<W: RedisWrite + ?Sized>(&self, out: &mut W) {
-        out.write_arg_fmt(self);
+        if self.0 % 1000 == 0 { (self.0 / 1000).write_redis_args(out) } else { out.write_arg_fmt(self) }
     }
 }
 

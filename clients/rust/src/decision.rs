@@ -233,10 +233,9 @@ impl AllDecision {
         if maps.len() != rules.len() {
             return Err(Error::Unexpected(format!("{} maps for {} rules", maps.len(), rules.len())));
         }
-        let mut each = Few::with_capacity(maps.len());
-        for (rule, map) in rules.iter().zip(maps) {
-            each.push(Decision::alone(rule.clone(), State::read(map, false)?));
-        }
+        let each = rules.iter().zip(maps);
+        let each = each.map(|(rule, map)| Ok::<_, Error>(Decision::alone(rule.clone(), State::read(map, false)?)));
+        let each = each.collect::<Result<Few<_>, _>>()?;
         let binding = each.get(index).ok_or_else(|| Error::Unexpected(format!("{index} as the position of a rule")))?;
         let state = State { allowed, remaining, retry_after, ..binding.state() };
         Ok(Self { index, each, state })

@@ -134,7 +134,7 @@ impl fmt::Display for Seconds {
 
 impl ToRedisArgs for Seconds {
     fn write_redis_args<W: RedisWrite + ?Sized>(&self, out: &mut W) {
-        if self.0 % 1000 == 0 { (self.0 / 1000).write_redis_args(out) } else { out.write_arg_fmt(self) }
+        if self.0.is_multiple_of(1000) { (self.0 / 1000).write_redis_args(out) } else { out.write_arg_fmt(self) }
     }
 }
 

@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, watch};
 use tonic::service::Routes;
 use tower_service::Service as _;
 
-use crate::doors::bounds::{Door, RequestBody};
+use crate::doors::bounds::Door;
 use crate::doors::grpc::should_rate_limit;
 use crate::doors::health::{Health, Part};
 use crate::doors::listen::{self, Ports, Slots};
@@ -86,17 +86,17 @@ async fn serve(settings: &Settings, mut stopped: watch::Receiver<bool>, backgrou
     let samples = Arc::new(Samples { service: Arc::clone(&service), ports: Arc::clone(&ports) });
     let (close, closing) = watch::channel(false);
     // Serves in the background.
-    let open = |what: &str, address: &str, slots: &Slots, door: Door, router: axum::Router| {
+    let open = |what: &str, address: &str, slots: &Slots, router: axum::Router| {
         let _guard = background.enter();
         let listener = listen::tcp(address).map_err(|error| format!("{what} at {address}: {error}"))?;
         tracing::warn!("Listening for {what} on '{address}'");
-        Ok::<_, String>(tokio::spawn(listen::http(listener, slots.clone(), door, router, closing.clone())))
+        Ok::<_, String>(tokio::spawn(listen::http(listener, slots.clone(), router, closing.clone())))
     };
     match settings.sink.clone() {
         Sink::None => {}
         Sink::Prometheus { address, path } => {
             let metrics = http::metrics(Arc::clone(&samples), path, metrics::labels(&settings.extra_tags)?);
-            open("metrics", &address, &ports.metrics, Door::new(Arc::clone(&stats)), metrics)?;
+            open("metrics", &address, &ports.metrics, metrics)?;
         }
         sink => {
             let tags = settings.extra_tags.clone();
@@ -112,17 +112,15 @@ async fn serve(settings: &Settings, mut stopped: watch::Receiver<bool>, backgrou
     let listener = listener.map_err(|error| format!("{place}: {error}"))?;
     tracing::warn!("Listening for gRPC on '{place}'");
     // After gRPC: what /healthcheck calls healthy can be asked.
-    let door = Door::new(Arc::clone(&stats));
-    open("debug", &settings.debug, &ports.debug, door.clone(), http::debug(samples, door))?;
-    let door = Door::new(Arc::clone(&stats));
-    let http = http::doors(Arc::clone(&service), Arc::clone(&health), door.clone());
-    let http = open("HTTP", &settings.http, &ports.http, door, http)?;
+    open("debug", &settings.debug, &ports.debug, http::debug(samples, Door::new(Arc::clone(&stats))))?;
+    let http = http::doors(Arc::clone(&service), Arc::clone(&health), Door::new(Arc::clone(&stats)));
+    let http = open("HTTP", &settings.http, &ports.http, http)?;
     if let Some(certificates) = &certificates {
         background.spawn(Arc::clone(certificates).watch());
     }
     let door = Door::new(stats);
     let (limits, others) = (Arc::clone(&service), Routes::new(health_service).prepare());
-    let services = service_fn(move |request: Request<RequestBody>| match request.uri().path() {
+    let services = service_fn(move |request: Request<axum::body::Body>| match request.uri().path() {
         SHOULD_RATE_LIMIT => should_rate_limit(Arc::clone(&limits), request).map(Ok).left_future(),
         _ => others.clone().call(request).right_future(),
     });

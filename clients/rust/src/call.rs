@@ -43,7 +43,13 @@ impl Call {
         command: Option<Command>,
         wanted: Use,
     ) -> Result<Self, InvalidArgument> {
-        let (keys, rules): (Few<_>, Few<_>) = rules.into_iter().unzip();
+        let given = rules.into_iter();
+        let most = given.size_hint().0;
+        let (mut keys, mut rules) = (Few::with_capacity(most), Few::with_capacity(most));
+        for (key, rule) in given {
+            keys.push(key);
+            rules.push(rule);
+        }
         if !(1..=64).contains(&keys.len()) {
             return Err(InvalidArgument(format!("a call takes 1 to 64 keys, not {}", keys.len())));
         }

@@ -133,7 +133,7 @@ impl fmt::Display for Seconds {
 
 impl ToRedisArgs for Seconds {
     fn write_redis_args<W: RedisWrite + ?Sized>(&self, out: &mut W) {
-        out.write_arg_fmt(self);
+        if self.0.is_multiple_of(1000) { (self.0 / 1000).write_redis_args(out) } else { out.write_arg_fmt(self) }
     }
 }
 

@@ -5,16 +5,17 @@
 //! answer keeps until it is written; what a body or an answer has above a few kilobytes comes out of one budget, so that large
 //! ones are refused before small ones are; and nothing waits without an end.
 
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::BoxError;
-use hyper::body::{Body, Bytes, Frame, Incoming};
+use hyper::body::{Body, Bytes, Frame};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Sleep, sleep};
+use tokio::time::{sleep, timeout};
 use tonic::Status;
 
 use crate::stats::Stats;
@@ -83,9 +84,36 @@ impl Door {
         Status::resource_exhausted("too many requests at a time")
     }
 
-    /// The body of a request within its bounds. Of gRPC it begins with the message's length.
-    pub fn body(&self, body: Incoming, grpc: bool) -> RequestBody {
-        RequestBody { body, door: self.clone(), taken: 0, head: grpc.then_some([0; 5]), large: None, late: None }
+    /// All of a body within its bounds, copied: a piece would keep what it came with. Nothing is made of a body before its end: what
+    /// a message becomes is many times as large, and a client may not end.
+    pub async fn read<B: Body<Data = Bytes> + Unpin>(&self, mut body: B) -> Result<Vec<u8>, Status>
+    where
+        B::Error: Into<BoxError>,
+    {
+        let (mut bytes, mut large): (Vec<u8>, Option<OwnedSemaphorePermit>) = (Vec::new(), None);
+        let reading = async {
+            while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+                let frame = frame.map_err(|error| Status::from_error(error.into()))?;
+                let piece = frame.data_ref().map_or(&[][..], |piece| piece);
+                let size = bytes.len() + piece.len();
+                if size > MESSAGE + 5 {
+                    return Err(Status::out_of_range(format!("a request has at most {MESSAGE} bytes")));
+                }
+                let has = large.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+                let needs = size.saturating_sub(SMALL);
+                if needs > has {
+                    let more = self.large(needs - has)?;
+                    match &mut large {
+                        Some(large) => large.merge(more),
+                        None => large = Some(more),
+                    }
+                }
+                bytes.extend_from_slice(piece);
+            }
+            Ok(())
+        };
+        timeout(BODY, reading).await.map_err(|_| Status::deadline_exceeded("the request is late"))??;
+        Ok(bytes)
     }
 
     /// An answer, which takes of the budget until it is written, and keeps its ticket as long.
@@ -136,68 +164,6 @@ impl Unread {
             }
             *before = std::mem::take(now);
         }
-    }
-}
-
-/// The body of a request. It ends with an error where it is late or too large.
-pub struct RequestBody {
-    body: Incoming,
-    door: Door,
-    taken: usize,
-    /// What gRPC puts before a message: its length takes room at once, as memory is set aside for it.
-    head: Option<[u8; 5]>,
-    large: Option<OwnedSemaphorePermit>,
-    /// When it is late; set once it has to be waited for.
-    late: Option<Pin<Box<Sleep>>>,
-}
-
-impl RequestBody {
-    fn take(&mut self, bytes: &[u8]) -> Result<(), Status> {
-        let announced = self.head.as_mut().map_or(0, |head| {
-            head.iter_mut().skip(self.taken).zip(bytes).for_each(|(to, byte)| *to = *byte);
-            match *head {
-                [_, length @ ..] if self.taken + bytes.len() >= 5 => 5 + u32::from_be_bytes(length) as usize,
-                _ => 0,
-            }
-        });
-        self.taken += bytes.len();
-        let size = self.taken.max(announced);
-        if size > MESSAGE + 5 {
-            return Err(Status::out_of_range(format!("a request has at most {MESSAGE} bytes")));
-        }
-        let has = self.large.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-        let needs = size.saturating_sub(SMALL);
-        if needs > has {
-            let more = self.door.large(needs - has)?;
-            match &mut self.large {
-                Some(large) => large.merge(more),
-                None => self.large = Some(more),
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Body for RequestBody {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        match Pin::new(&mut self.body).poll_frame(context) {
-            Poll::Ready(frame) => Poll::Ready(frame.map(|frame| {
-                let frame = frame.map_err(|error| Status::from_error(error.into()))?;
-                self.take(frame.data_ref().map_or(&[], |data| data))?;
-                Ok(frame)
-            })),
-            Poll::Pending => {
-                let late = self.late.get_or_insert_with(|| Box::pin(sleep(BODY)));
-                late.as_mut().poll(context).map(|()| Some(Err(Status::deadline_exceeded("the request is late"))))
-            }
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
     }
 }
 

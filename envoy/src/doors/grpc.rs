@@ -3,17 +3,18 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use axum::body::Body as Whole;
 use tonic::body::Body;
 use tonic::server::Grpc;
 use tonic::{Request, Response};
 use tonic_prost::ProstCodec;
 use tower::service_fn;
 
-use super::bounds::{MESSAGE, RequestBody};
+use super::bounds::MESSAGE;
 use super::raw::RawRequest;
 use crate::request::Service;
 
-pub async fn should_rate_limit(service: Arc<Service>, request: http::Request<RequestBody>) -> http::Response<Body> {
+pub async fn should_rate_limit(service: Arc<Service>, request: http::Request<Whole>) -> http::Response<Body> {
     // Boxed, so that a request whose body is incomplete takes no room for it.
     let answer = service_fn(|request: Request<RawRequest>| {
         Box::pin(async {

@@ -13,7 +13,7 @@ use axum::routing::{any, get};
 use futures_util::stream;
 use tonic::Status;
 
-use super::bounds::{Door, LONG_ANSWER, MESSAGE};
+use super::bounds::{Door, LONG_ANSWER};
 use super::health::Health;
 use super::samples::{Samples, Value};
 use super::{check, json, metrics};
@@ -36,9 +36,9 @@ pub fn doors(service: Arc<Service>, health: Arc<Health>, door: Door) -> Router {
 }
 
 async fn decide(State((service, door)): State<(Arc<Service>, Door)>, body: Body) -> Response {
-    let body = match axum::body::to_bytes(body, MESSAGE).await {
+    let body = match door.read(body).await {
         Ok(body) => body,
-        Err(error) => return refusal(&Status::from_error(error.into_inner())),
+        Err(status) => return refusal(&status),
     };
     let request = match json::request(&body) {
         Ok(request) => request,

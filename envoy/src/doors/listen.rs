@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use axum::body::Body as Whole;
 use axum::extract::ConnectInfo;
 use http::{Request, Response};
 use hyper::body::Incoming;
@@ -26,7 +27,7 @@ use tokio_io_timeout::TimeoutWriter;
 use tonic::body::Body;
 use tower_service::Service as _;
 
-use super::bounds::{self, AnswerBody, Door, RequestBody, Unread};
+use super::bounds::{self, AnswerBody, Door, Unread};
 use super::tls::Certificates;
 use crate::settings::Ages;
 
@@ -184,7 +185,7 @@ pub async fn grpc<S>(
     ages: Ages,
     stopped: watch::Receiver<bool>,
 ) where
-    S: Service<Request<RequestBody>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
+    S: Service<Request<Whole>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send,
 {
     let serve = |stream: Box<dyn Stream>, _, mut stopped: watch::Receiver<bool>| {
@@ -206,15 +207,9 @@ pub async fn grpc<S>(
 }
 
 /// Serves HTTP/1.1 to all that connect, until it is told to stop and all answers are sent.
-pub async fn http(
-    listener: TcpListener,
-    slots: Slots,
-    door: Door,
-    router: axum::Router,
-    stopped: watch::Receiver<bool>,
-) {
+pub async fn http(listener: TcpListener, slots: Slots, router: axum::Router, stopped: watch::Receiver<bool>) {
     let serve = |stream, peer: Option<IpAddr>, mut stopped: watch::Receiver<bool>| {
-        let (door, router) = (door.clone(), router.clone());
+        let router = router.clone();
         async move {
             let mut stream = TimeoutWriter::new(stream);
             stream.set_timeout(Some(bounds::ANSWER));
@@ -222,7 +217,7 @@ pub async fn http(
                 if let Some(peer) = peer {
                     request.extensions_mut().insert(ConnectInfo(peer));
                 }
-                router.clone().call(request.map(|body| door.body(body, false)))
+                router.clone().call(request)
             });
             let mut builder = http1::Builder::new();
             builder.timer(TokioTimer::new()).header_read_timeout(bounds::HEAD);
@@ -275,7 +270,7 @@ async fn grpc_connection<S>(
     ages: Ages,
     mut stopped: watch::Receiver<bool>,
 ) where
-    S: Service<Request<RequestBody>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
+    S: Service<Request<Whole>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send,
 {
     let unread = Arc::new(Unread::default());
@@ -284,14 +279,20 @@ async fn grpc_connection<S>(
         let watches = request.uri().path() == WATCH;
         // Of the head only the path is of interest: a copy, as all else would be kept with it.
         let path = request.uri().path().parse().unwrap_or_default();
-        let mut request = Request::new(door.body(request.into_body(), true));
-        *request.uri_mut() = path;
-        let answer = door.ticket(watches).map(|ticket| (ticket, service.call(request)));
-        let (door, unread) = (door.clone(), Arc::clone(&answers));
+        let (body, ticket) = (request.into_body(), door.ticket(watches));
+        let (door, unread, service) = (door.clone(), Arc::clone(&answers), service.clone());
         async move {
-            let (ticket, answer) = match answer {
-                Ok((ticket, answer)) => (Some(ticket), answer.await?),
-                Err(status) => (None, status.into_http()),
+            let (ticket, read) = match ticket {
+                Ok(ticket) => (Some(ticket), door.read(body).await),
+                Err(status) => (None, Err(status)),
+            };
+            let answer = match read {
+                Ok(body) => {
+                    let mut request = Request::new(Whole::from(body));
+                    *request.uri_mut() = path;
+                    service.call(request).await?
+                }
+                Err(status) => status.into_http(),
             };
             let ticket = if watches { ticket } else { ticket.map(|ticket| unread.add(ticket)) };
             Ok::<_, Infallible>(answer.map(|body| AnswerBody { body, door, ticket }))

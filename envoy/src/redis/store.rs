@@ -103,7 +103,10 @@ impl Store {
             (state.allowed, state.remaining, state.retry_after) = (allowed, remaining, retry_after);
             return Ok((allowed, smallvec![state]));
         }
-        let rules = items.iter().map(|item| Ok((&item.key, item.rule()?))).collect::<Result<Vec<_>, Failure>>()?;
+        let mut rules = Vec::with_capacity(items.len());
+        for item in items {
+            rules.push((&item.key, item.rule()?));
+        }
         let decision = self.limiter.all(rules).await?;
         Ok((decision.allowed, decision.each().iter().copied().collect()))
     }

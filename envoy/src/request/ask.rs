@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::decide::{Deciding, Outcome, Part, Step, give_back};
-use super::denials::Denials;
+use super::denials::{Asked, Denials};
 use super::plan::{Plan, Refund};
 use super::reservations::Reservations;
 use crate::few::Few;
@@ -34,12 +34,14 @@ impl Asker {
     /// Decides, from memory or within the deadline.
     pub async fn decide(self: &Arc<Self>, plan: &Plan, room: Room) -> Result<Outcome, Failure> {
         let Plan { parts, refunds, .. } = plan;
-        if refunds.is_empty()
-            && let Some(outcome) = self.denials.find(parts)
-        {
-            self.stats.own.deny_cache_hits.inc();
-            return Ok(outcome);
-        }
+        let found = if refunds.is_empty() { self.denials.find(parts) } else { Err(None) };
+        let asked = match found {
+            Ok(outcome) => {
+                self.stats.own.deny_cache_hits.inc();
+                return Ok(outcome);
+            }
+            Err(asked) => asked,
+        };
         // Each call of Redis has its deadline. A request that needs several gets twice as long for all of them.
         let too_late = async {
             tokio::time::sleep(self.deadline.saturating_mul(2)).await;
@@ -50,14 +52,14 @@ impl Asker {
         };
         tokio::select! {
             biased;
-            answer = self.ask(plan, room) => answer,
+            answer = self.ask(plan, room, asked) => answer,
             () = too_late => Err(Failure::unavailable(format!("Redis has not answered within {:?}", self.deadline))),
         }
     }
 
-    async fn ask(self: &Arc<Self>, plan: &Plan, room: Room) -> Result<Outcome, Failure> {
+    async fn ask(self: &Arc<Self>, plan: &Plan, room: Room, asked: Option<Asked>) -> Result<Outcome, Failure> {
         let Plan { parts, refunds, passing_quota, .. } = plan;
-        let (epoch, asked) = (self.denials.epoch(parts), Instant::now());
+        let start = Instant::now();
         let at_once = refunds.is_empty() && takes_at_once(parts.iter().map(|part| &part.item), self.store.cluster);
         let outcome = if at_once {
             Run::new(self, parts, *passing_quota, refunds).take_steps().await?
@@ -80,15 +82,15 @@ impl Asker {
             answered.await.unwrap_or_else(|_| Err(Failure::unavailable("the service is ending")))?
         };
         if !parts.is_empty() {
-            self.stats.times.redis.observe(asked.elapsed().as_secs_f64());
+            self.stats.times.redis.observe(start.elapsed().as_secs_f64());
         }
         for ((part, state), charged) in parts.iter().zip(&outcome.states).zip(&outcome.charged) {
             if let Some(hold) = part.item.hold.as_ref().filter(|_| *charged) {
                 self.reservations.keep(&part.item.key, hold, state.at);
             }
         }
-        if refunds.is_empty() {
-            self.denials.remember(parts, &outcome, asked, epoch);
+        if let Some(asked) = asked {
+            self.denials.remember(parts, &outcome, asked);
         }
         Ok(outcome)
     }

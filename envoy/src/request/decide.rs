@@ -11,7 +11,7 @@
 
 use std::time::SystemTime;
 
-use crate::few::Few;
+use crate::few::{Few, counted};
 use crate::redis::{Failure, Item, State};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,18 +120,18 @@ impl<'a> Deciding<'a> {
     /// To be called until it is done, each time after the step before was reported.
     pub fn step(&mut self) -> Step {
         if self.failure.is_none() {
-            let looks: Few<_> = self.in_stage(Stage::Look).collect();
+            let looks = self.in_stage(Stage::Look);
             if !looks.is_empty() {
                 return Step::Peek(looks);
             }
-            let open: Few<_> = if self.is_denied() { Few::new() } else { self.in_stage(Stage::Open).collect() };
+            let open = if self.is_denied() { Few::new() } else { self.in_stage(Stage::Open) };
             if !open.is_empty() {
                 return Step::Ask(open);
             }
         }
         if self.failure.is_some() || self.is_denied() {
-            let charged = self.in_stage(Stage::Charged).filter(|index| self.parts[*index].item.units > 0);
-            let charged: Few<_> = charged.collect();
+            let mut charged = self.in_stage(Stage::Charged);
+            charged.retain(|index| self.parts[*index].item.units > 0);
             if !charged.is_empty() {
                 return Step::GiveBack(charged);
             }
@@ -140,14 +140,14 @@ impl<'a> Deciding<'a> {
             let done: Vec<_> = self.refunded.drain(..).map(|(units, _)| units).collect();
             return if done.is_empty() { Step::Done(Err(failure.clone())) } else { Step::TakeBack(done) };
         }
-        let unknown: Few<_> = (0..self.parts.len()).filter(|index| self.progress[*index].state.is_none()).collect();
+        let unknown = counted((0..self.parts.len()).filter(|index| self.progress[*index].state.is_none()));
         if !unknown.is_empty() {
             return Step::Peek(unknown);
         }
         if self.refunded.len() < self.refunds {
             return Step::Refund;
         }
-        let states = self.progress.iter().filter_map(|part| part.state).collect();
+        let states = counted(self.progress.iter().filter_map(|part| part.state));
         let charged = self.progress.iter().map(|part| part.kept).collect();
         let refunded = self.refunded.iter().filter_map(|(_, state)| *state).collect();
         Step::Done(Ok(Outcome { states, charged, refunded, from_cache: false }))
@@ -209,8 +209,8 @@ impl<'a> Deciding<'a> {
         self.failure.get_or_insert(failure);
     }
 
-    fn in_stage(&self, stage: Stage) -> impl Iterator<Item = usize> {
-        (0..self.parts.len()).filter(move |index| self.progress[*index].stage == stage)
+    fn in_stage(&self, stage: Stage) -> Few<usize> {
+        counted((0..self.parts.len()).filter(|index| self.progress[*index].stage == stage))
     }
 
     fn is_denied(&self) -> bool {

@@ -50,6 +50,16 @@ struct Denial {
     outcome: Outcome,
 }
 
+/// What a request was when it was asked: whatever Redis answers is older than what is given back from then on.
+#[derive(Debug)]
+pub struct Asked {
+    /// `None`: not needed until now.
+    hash: Option<u128>,
+    epoch: u64,
+    /// A wait counts from then at the earliest.
+    at: Instant,
+}
+
 impl Denials {
     /// Remembers at most `most` denials; 0 switches it off.
     pub fn new(most: usize) -> Self {
@@ -72,8 +82,8 @@ impl Denials {
         &self.epochs[place]
     }
 
-    /// Changes when units of one of the keys are given back. To be called before Redis is asked.
-    pub fn epoch(&self, parts: &[Part]) -> u64 {
+    /// Changes when units of one of the keys are given back.
+    fn epoch(&self, parts: &[Part]) -> u64 {
         parts.iter().fold(0, |sum, part| sum.wrapping_add(self.place(&part.item.key).load(Relaxed)))
     }
 
@@ -82,34 +92,34 @@ impl Denials {
         self.place(key).fetch_add(1, Relaxed);
     }
 
-    pub fn find(&self, parts: &[Part]) -> Option<Outcome> {
-        let kept = self.kept.as_ref().filter(|kept| !kept.is_empty() && remembers(parts))?;
-        let denial = kept.get(&self.hash(parts))?;
-        let now = Instant::now();
-        if denial.until <= now || denial.epoch != self.epoch(parts) {
-            return None;
-        }
+    /// The denial of the same request; else what `remember` takes, if it is to be remembered.
+    pub fn find(&self, parts: &[Part]) -> Result<Outcome, Option<Asked>> {
+        let kept = self.kept.as_ref().filter(|_| remembers(parts)).ok_or(None)?;
+        let (epoch, at) = (self.epoch(parts), Instant::now());
+        let hash = (!kept.is_empty()).then(|| self.hash(parts));
+        let denial = hash.and_then(|hash| kept.get(&hash));
+        let denial = denial.filter(|denial| denial.until > at && denial.epoch == epoch);
+        let denial = denial.ok_or(Some(Asked { hash, epoch, at }))?;
         let mut outcome = Outcome { from_cache: true, ..denial.outcome.clone() };
-        let passed = now.duration_since(denial.asked);
+        let passed = at.duration_since(denial.asked);
         for state in &mut outcome.states {
             state.at += passed;
             for wait in [&mut state.retry_after, &mut state.next_after, &mut state.reset_after] {
                 *wait = wait.map(|wait| wait.saturating_sub(passed));
             }
         }
-        Some(outcome)
+        Ok(outcome)
     }
 
-    /// `asked`: the moment before Redis was asked. A wait counts from then at the earliest. `epoch`: as it was then.
-    pub fn remember(&self, parts: &[Part], outcome: &Outcome, asked: Instant, epoch: u64) {
-        let Some(kept) = self.kept.as_ref().filter(|_| remembers(parts)) else { return };
+    pub fn remember(&self, parts: &[Part], outcome: &Outcome, asked: Asked) {
+        let Some(kept) = &self.kept else { return };
         let both = parts.iter().zip(&outcome.states);
         let denying = both.filter(|(part, state)| part.mode == Mode::Enforced && !state.allowed);
         let wait = denying.map(|(_, state)| state.retry_after.unwrap_or(LONGEST)).max().unwrap_or_default();
         if !wait.is_zero() {
-            let until = asked + wait.min(LONGEST);
-            let denial = Denial { epoch, asked, until, outcome: outcome.clone() };
-            kept.insert(self.hash(parts), Arc::new(denial));
+            let Asked { hash, epoch, at } = asked;
+            let denial = Denial { epoch, asked: at, until: at + wait.min(LONGEST), outcome: outcome.clone() };
+            kept.insert(hash.unwrap_or_else(|| self.hash(parts)), Arc::new(denial));
         }
     }
 
@@ -176,24 +186,26 @@ mod tests {
     }
 
     fn remember(denials: &Denials, parts: &[Part]) {
-        denials.remember(parts, &denied(parts), Instant::now(), denials.epoch(parts));
+        if let Err(Some(asked)) = denials.find(parts) {
+            denials.remember(parts, &denied(parts), asked);
+        }
     }
 
     #[test]
     fn the_same_request_is_denied_and_no_other() {
         let denials = Denials::new(100);
         let asked = parts(0..2, 1, "5/minute");
-        assert!(denials.find(&asked).is_none());
+        assert!(denials.find(&asked).is_err());
         remember(&denials, &asked);
         let found = denials.find(&asked).unwrap();
         assert!(found.states[0].retry_after < Some(Duration::from_secs(30)) && !found.states[1].allowed);
         assert!(found.states[0].at > state(false, 5, 5).at);
         for other in [parts(0..1, 1, "5/minute"), parts(0..2, 2, "5/minute"), parts(0..2, 1, "6/minute")] {
-            assert!(denials.find(&other).is_none(), "{other:?}");
+            assert!(denials.find(&other).is_err(), "{other:?}");
         }
         let mut shadow = asked.clone();
         shadow[0].mode = Mode::Shadow;
-        assert!(denials.find(&shadow).is_none());
+        assert!(denials.find(&shadow).is_err());
     }
 
     #[test]
@@ -202,22 +214,22 @@ mod tests {
         let asked = parts(0..2, 1, "5/minute");
         remember(&denials, &asked);
         denials.forget(b"1");
-        assert!(denials.find(&asked).is_none());
+        assert!(denials.find(&asked).is_err());
         // Also where units came back while Redis was asked.
-        let epoch = denials.epoch(&asked);
+        let before = denials.find(&asked).unwrap_err().unwrap();
         denials.forget(b"0");
-        denials.remember(&asked, &denied(&asked), Instant::now(), epoch);
-        assert!(denials.find(&asked).is_none());
+        denials.remember(&asked, &denied(&asked), before);
+        assert!(denials.find(&asked).is_err());
         let states = smallvec![state(true, 5, 1); 2];
         let passed = Outcome { states, charged: smallvec![true; 2], ..Outcome::default() };
-        denials.remember(&asked, &passed, Instant::now(), denials.epoch(&asked));
-        assert!(denials.find(&asked).is_none());
+        denials.remember(&asked, &passed, denials.find(&asked).unwrap_err().unwrap());
+        assert!(denials.find(&asked).is_err());
         let mut place = parts(0..1, 1, "5/minute");
         place[0].item.kind = Kind::Concurrency { rule: Rule::lease(1, LONGEST).unwrap(), holder: "h".to_owned() };
         let many = parts(0..MOST_KEYS + 1, 1, "5/minute");
         for asked in [place, many] {
             remember(&denials, &asked);
-            assert!(denials.find(&asked).is_none());
+            assert!(denials.find(&asked).is_err());
         }
     }
 
@@ -228,10 +240,10 @@ mod tests {
             (0..5000).for_each(|key| remember(&denials, &parts(key..key + limits, 1, "5/minute")));
             assert!((most / 2..=most).contains(&denials.len()), "{}", denials.len());
             // What is new has its place.
-            assert!(denials.find(&parts(4999..4999 + limits, 1, "5/minute")).is_some());
+            assert!(denials.find(&parts(4999..4999 + limits, 1, "5/minute")).is_ok());
         }
         let off = Denials::new(0);
         remember(&off, &parts(0..1, 1, "5/minute"));
-        assert_eq!((off.len(), off.find(&parts(0..1, 1, "5/minute")).is_some()), (0, false));
+        assert_eq!((off.len(), off.find(&parts(0..1, 1, "5/minute")).is_ok()), (0, false));
     }
 }

@@ -80,7 +80,8 @@ impl Plan {
                 request.descriptors.iter().map(|_| None).collect()
             }
         };
-        let mut plan = Self { limits, parts: Few::new(), refunds: Vec::new(), passing_quota: false };
+        let parts = Few::with_capacity(limits.iter().flatten().count());
+        let mut plan = Self { limits, parts, refunds: Vec::new(), passing_quota: false };
         plan.share_parts(request, settings, reservations).await;
         Ok(plan)
     }
@@ -88,8 +89,8 @@ impl Plan {
     /// Makes parts and refunds of the limits. The same key twice is one part with the sum of the hits.
     async fn share_parts(&mut self, request: &RateLimitRequest, settings: &Settings, reservations: &Reservations) {
         // By a hash that no client can choose; one descriptor needs none.
-        let (mut seen, hasher) = (HashMap::new(), RandomState::new());
-        let several = request.descriptors.len() > 1;
+        let (several, hasher) = (request.descriptors.len() > 1, RandomState::new());
+        let mut seen = HashMap::with_capacity(if several { self.parts.capacity() } else { 0 });
         for (index, (descriptor, planned)) in request.descriptors.iter().zip(&mut self.limits).enumerate() {
             end_of_turn(index).await;
             let Some(used) = planned else { continue };

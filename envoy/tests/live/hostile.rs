@@ -83,6 +83,8 @@ enum Stream {
     Silent,
     /// It sends all of its message but the end.
     Unfinished,
+    /// It sends a message of half a million descriptors, and not that this is all.
+    Unended,
     /// It sends messages without an end.
     Endless,
     /// It sends a request whose answer is long, and leaves no room for the answer.
@@ -130,14 +132,18 @@ async fn connection(port: u16, does: Stream) -> Result<(), Box<dyn std::error::E
                 std::future::pending::<()>().await
             })),
             Stream::Unread => body.send_data(long.clone(), true)?,
-            Stream::Unfinished | Stream::Endless => drop(streams.spawn(async move {
-                let mut left = if matches!(does, Stream::Endless) { usize::MAX } else { 1_000_000 };
-                let mut piece = Bytes::from_static(b"\0\0\x0f\xff\xff");
+            Stream::Unfinished | Stream::Unended | Stream::Endless => drop(streams.spawn(async move {
+                let mut left = match does {
+                    Stream::Endless => usize::MAX,
+                    Stream::Unended => 5 + 0xf_fffe,
+                    _ => 1_000_000,
+                };
+                let mut piece = Bytes::from_static(b"\0\0\x0f\xff\xfe");
                 while left > 0 {
                     body.reserve_capacity(piece.len().min(16_384));
                     match std::future::poll_fn(|context| body.poll_capacity(context)).await {
                         Some(Ok(room)) => {
-                            let now = piece.split_to(room.min(piece.len()));
+                            let now = piece.split_to(room.min(piece.len()).min(left));
                             left = left.saturating_sub(now.len());
                             if body.send_data(now, false).is_err() {
                                 return;
@@ -146,7 +152,7 @@ async fn connection(port: u16, does: Stream) -> Result<(), Box<dyn std::error::E
                         _ => return,
                     }
                     if piece.is_empty() {
-                        piece = Bytes::from_static(&[0; 16_384]);
+                        piece = [0x12, 0].repeat(8_192).into();
                     }
                 }
                 std::future::pending::<()>().await;
@@ -179,6 +185,7 @@ fn sieges(service: &Service) -> Vec<Siege> {
     let json = format!("{{\"domain\":\"d\",\"descriptors\":[{}]}}", many.join(","));
     let json = post(&format!("content-length: {}", json.len()), &json);
     let endless = post("transfer-encoding: chunked", &format!("4000\r\n{}\r\n", " ".repeat(0x4000)));
+    let crumbs = post("transfer-encoding: chunked", &"1\r\n \r\n".repeat(300_000));
     let preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let pages = |port, path: &str| {
         let repeated = get(if path == "/stats" { "/rlconfig" } else { path });
@@ -196,6 +203,7 @@ fn sieges(service: &Service) -> Vec<Siege> {
                 (service.http, 100, Client::Says(bytes(""))),
                 (service.http, 50, Client::Drips(json.clone())),
                 (service.http, 50, Client::Says(post("content-length: 1000001", &" ".repeat(1_000_000)))),
+                (service.http, 40, Client::Says(crumbs)),
                 (service.http, 5, Client::Repeats(endless)),
                 (service.http, 5, Client::Repeats(bytes(&format!("GET / HTTP/1.1\r\nx: {}", "x".repeat(100_000))))),
                 (service.http, 10, Client::Repeats(json)),
@@ -211,7 +219,13 @@ fn sieges(service: &Service) -> Vec<Siege> {
                 (service.grpc, 50, Client::Drips(bytes(preface))),
                 (service.grpc, 10, Client::Says(bytes(&format!("{preface}\0\0\0\x04\0\0\0\0\0")))),
             ],
-            vec![(4, Stream::Silent), (4, Stream::Unfinished), (1, Stream::Endless), (4, Stream::Unread)],
+            vec![
+                (4, Stream::Silent),
+                (4, Stream::Unfinished),
+                (4, Stream::Unended),
+                (1, Stream::Endless),
+                (4, Stream::Unread),
+            ],
         ),
     ]
 }

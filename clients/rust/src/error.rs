@@ -96,7 +96,7 @@ pub(crate) fn meaning(error: &RedisError, cluster: bool) -> Meaning {
         "TRYAGAIN" => Meaning::TryAgain,
         "NOSCRIPT" => Meaning::Missing,
         "MOVED" | "ASK" if cluster => Meaning::Unavailable,
-        "ERR" if says(error, UNKNOWN_COMMAND) || says(error, FUNCTION_NOT_FOUND) => Meaning::Missing,
+        "ERR" if is_unknown_command(error) || says(error, FUNCTION_NOT_FOUND) => Meaning::Missing,
         "ERR" if says(error, "max number of clients") => Meaning::Unavailable,
         code if UNAVAILABLE.contains(&code) => Meaning::Unavailable,
         _ => Meaning::Permanent,
@@ -109,8 +109,14 @@ pub(crate) fn says(error: &RedisError, words: &str) -> bool {
     error.code() == Some("ERR") && start.is_some_and(|start| start.eq_ignore_ascii_case(words))
 }
 
-/// The server does not know the command, or the function.
-pub(crate) const UNKNOWN_COMMAND: &str = "unknown command";
+/// Whether the server does not know the command. Those that are no Redis, and proxies, have words of their own for it.
+pub(crate) fn is_unknown_command(error: &RedisError) -> bool {
+    let detail = error.detail().unwrap_or_default().to_ascii_lowercase();
+    let words = ["unknown command", "unsupported command", "command is not available", "command is not supported"];
+    error.code() == Some("ERR") && words.iter().any(|words| detail.contains(words))
+}
+
+/// The server does not know the function.
 pub(crate) const FUNCTION_NOT_FOUND: &str = "function not found";
 /// The window of a calendar is over by the server's clock.
 pub(crate) const WINDOW_OVER: &str = "the window has ended";

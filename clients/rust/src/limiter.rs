@@ -21,8 +21,8 @@ use crate::connection::{Connection, Failure, Progress, Shows, Stage, To};
 use crate::decision::{Admission, Decision, Refund, State, count};
 use crate::denials::Denials;
 use crate::error::{
-    Error, FUNCTION_NOT_FOUND, InvalidArgument, Meaning, SHORTEST_PATIENCE, UNKNOWN_COMMAND, WINDOW_OVER, is_forbidden,
-    meaning, no_answer, says,
+    Error, FUNCTION_NOT_FOUND, InvalidArgument, Meaning, SHORTEST_PATIENCE, WINDOW_OVER, is_forbidden,
+    is_unknown_command, meaning, no_answer, says,
 };
 use crate::lines::Lines;
 use crate::mode::{LIBRARY, Mode};
@@ -699,7 +699,7 @@ impl Limiter {
         let mut reads = call.command.reads;
         let mut reply = ask(false, reads).await;
         // Redis 6.2 has no command for scripts that only read.
-        if reads && reply.as_ref().is_err_and(|failure| says(&failure.error, UNKNOWN_COMMAND)) {
+        if reads && reply.as_ref().is_err_and(|failure| is_unknown_command(&failure.error)) {
             reads = false;
             reply = ask(false, reads).await;
         }

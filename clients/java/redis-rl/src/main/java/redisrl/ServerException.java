@@ -2,6 +2,7 @@ package redisrl;
 
 import java.util.Locale;
 import java.util.Set;
+import java.util.regex.Pattern;
 
 /**
  * What the server has said against a call, and that does not pass by itself: WRONGTYPE, NOPERM, a
@@ -19,6 +20,12 @@ public class ServerException extends RuntimeException {
     /** The server does not have what the mode needs. */
     MISSING
   }
+
+  /** Servers that are no Redis, and proxies, have words of their own. */
+  private static final Pattern UNKNOWN_COMMAND =
+      Pattern.compile(
+          "^ERR .*(unknown command|unsupported command|command is not (available|supported))",
+          Pattern.CASE_INSENSITIVE);
 
   private static final Set<String> REFUSALS =
       Set.of(
@@ -66,7 +73,7 @@ public class ServerException extends RuntimeException {
   }
 
   boolean isUnknownCommand() {
-    return line().toLowerCase(Locale.ROOT).startsWith("err unknown command");
+    return UNKNOWN_COMMAND.matcher(line()).find();
   }
 
   /** The window of a calendar is over on the server's clock. */

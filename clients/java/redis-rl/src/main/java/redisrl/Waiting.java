@@ -39,7 +39,10 @@ final class Waiting {
         !given(longest, "the time to wait").isNegative(),
         "the time to wait must not be negative, and is %s",
         longest);
-    Rule asked = given(rule, "a rule") instanceof Rule.Lease lease ? lease.held() : rule;
+    check(
+        !given(rule, "a rule").options.force(),
+        "a request that is forced is not waited for: it would be counted each time");
+    Rule asked = rule instanceof Rule.Lease lease ? lease.held() : rule;
     Waiter waiter = new Waiter(new Keyed(key, asked), longest);
     if (asked instanceof Rule.Lease) {
       enter(waiter);

@@ -224,6 +224,11 @@ class LeavingTest {
           .isInstanceOf(IllegalArgumentException.class)
           .hasMessageContaining("must not be null");
     }
+    for (Rule forced : List.of(Rule.sliding("5/s").force(), Rule.fixed("5/s").force())) {
+      assertThatThrownBy(() -> limiter.await("k", forced, Duration.ZERO))
+          .isInstanceOf(IllegalArgumentException.class)
+          .hasMessageContaining("would be counted each time");
+    }
     for (long cost : new long[] {-1, 1L << 53, Long.MAX_VALUE, Long.MIN_VALUE}) {
       assertThatThrownBy(() -> rule.cost(cost)).isInstanceOf(IllegalArgumentException.class);
       assertThatThrownBy(() -> Rule.throttle("5/s").cost(cost))

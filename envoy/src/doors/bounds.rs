@@ -50,6 +50,8 @@ const WATCHES: usize = 256;
 /// What a body or an answer has of its own, and what all bodies and answers of a door have together beyond it.
 pub const SMALL: usize = 4 << 10;
 const LARGE: usize = 16 << 20;
+/// A body of many pieces is kept in blocks of this size at least.
+const BLOCK: usize = 16 << 10;
 
 /// What the requests of one door share.
 #[derive(Clone)]
@@ -90,12 +92,13 @@ impl Door {
     where
         B::Error: Into<BoxError>,
     {
-        let (mut bytes, mut large): (Vec<u8>, Option<OwnedSemaphorePermit>) = (Vec::new(), None);
+        // In blocks: one list that grows leaves those that it was before behind.
+        let (mut blocks, mut size, mut large): (Vec<Vec<u8>>, _, Option<OwnedSemaphorePermit>) = (Vec::new(), 0, None);
         let reading = async {
             while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
                 let frame = frame.map_err(|error| Status::from_error(error.into()))?;
                 let piece = frame.data_ref().map_or(&[][..], |piece| piece);
-                let size = bytes.len() + piece.len();
+                size += piece.len();
                 if size > MESSAGE + 5 {
                     return Err(Status::out_of_range(format!("a request has at most {MESSAGE} bytes")));
                 }
@@ -108,12 +111,20 @@ impl Door {
                         None => large = Some(more),
                     }
                 }
-                bytes.extend_from_slice(piece);
+                let least = if blocks.is_empty() { 0 } else { BLOCK };
+                match blocks.last_mut().filter(|block| block.capacity() - block.len() >= piece.len()) {
+                    Some(block) => block.extend_from_slice(piece),
+                    None => {
+                        let mut block = Vec::with_capacity(piece.len().max(least));
+                        block.extend_from_slice(piece);
+                        blocks.push(block);
+                    }
+                }
             }
             Ok(())
         };
         timeout(BODY, reading).await.map_err(|_| Status::deadline_exceeded("the request is late"))??;
-        Ok(bytes)
+        Ok(if blocks.len() == 1 { blocks.swap_remove(0) } else { blocks.concat() })
     }
 
     /// An answer, which takes of the budget until it is written, and keeps its ticket as long.

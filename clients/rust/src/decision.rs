@@ -100,7 +100,7 @@ pub struct Decision {
     /// Of several rules, the position, from 0, of the one that binds.
     pub index: usize,
     rules: Few<Rule>,
-    /// Of one rule its windows, of several one state each; empty where there is none but `state`.
+    /// Of one rule its windows, of several one state each; empty where `state` is all that is known.
     each: Vec<State>,
     state: State,
 }

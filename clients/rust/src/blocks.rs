@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use crate::block::{Ask, Held, ROUNDING, Take, Terms};
 use crate::decision::{Decision, Source};
 use crate::denials::LONGEST;
-use crate::error::{Error, InvalidArgument, no_answer};
+use crate::error::{Error, no_answer};
 use crate::limiter::{LONGEST_TURN, Leave, Limiter};
 use crate::rates::{MOST_UNITS, Window};
 use crate::rule::{Rule, Sliding, Use};
@@ -79,17 +79,17 @@ impl Blocks {
     ///
     /// # Errors
     /// If one of the two is out of its range, or the rule has a cost, is forced or held: the cost is that of each hit.
-    pub fn new(limiter: &Limiter, rule: &Sliding, units: u64, within: Duration) -> Result<Self, InvalidArgument> {
+    pub fn new(limiter: &Limiter, rule: &Sliding, units: u64, within: Duration) -> Result<Self, Error> {
         let plain = Rule::from(rule);
         if plain.common().cost.is_some() || !plain.takes_turns() {
-            return Err(InvalidArgument("blocks take a sliding rule without cost, force and holder".to_owned()));
+            return Err(Error::Invalid("blocks take a sliding rule without cost, force and holder".to_owned()));
         }
         if !(2..=MOST).contains(&units) {
-            return Err(InvalidArgument(format!("a block has 2 to {MOST} units, not {units}")));
+            return Err(Error::Invalid(format!("a block has 2 to {MOST} units, not {units}")));
         }
         let shortest = rule.windows().iter().map(Window::length).min().unwrap_or_default();
         if !(ROUNDING..=shortest).contains(&within) || !within.subsec_nanos().is_multiple_of(1_000_000) {
-            return Err(InvalidArgument(format!(
+            return Err(Error::Invalid(format!(
                 "a block is spent within whole milliseconds, from 1 to the shortest window, not within {within:?}"
             )));
         }
@@ -137,7 +137,7 @@ impl Blocks {
 
     async fn decide(&self, key: &[u8], cost: u64) -> Result<Decision, Error> {
         if !(1..=MOST_UNITS).contains(&cost) {
-            return Err(InvalidArgument(format!("a cost must be from 1 to {MOST_UNITS}, not {cost}")).into());
+            return Err(Error::Invalid(format!("a cost must be from 1 to {MOST_UNITS}, not {cost}")));
         }
         let deadline = Instant::now() + self.limiter.timeout().min(LONGEST_TURN);
         let place = self.place(key);

@@ -38,7 +38,7 @@ impl Headers {
     /// # use std::time::Duration;
     /// use redis_rl_client::{Headers, Rule, State};
     ///
-    /// # fn main() -> Result<(), redis_rl_client::InvalidArgument> {
+    /// # fn main() -> Result<(), redis_rl_client::Error> {
     /// let state = State::new(100, Duration::from_secs(60));
     /// let (headers, problem) = Headers::of(true, &[(Rule::sliding("100/minute")?.into(), state)]);
     /// assert_eq!(headers.policy, "\"60s\";q=100;w=60");

@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use ipnet::{IpNet, Ipv6Net};
 use sha2::{Digest, Sha256};
 
-use crate::error::InvalidArgument;
+use crate::error::Error;
 
 /// How many bits of an IPv6 address count, unless set: what one customer has.
 pub(crate) const IPV6_PREFIX: u8 = 64;
@@ -23,7 +23,7 @@ pub(crate) const IPV6_PREFIX: u8 = 64;
 /// use axum::extract::ConnectInfo;
 /// use redis_rl_client::{ByAddress, Limiter, RateLimitLayer, Rule};
 ///
-/// # fn layer(limiter: Limiter) -> Result<RateLimitLayer, redis_rl_client::InvalidArgument> {
+/// # fn layer(limiter: Limiter) -> Result<RateLimitLayer, redis_rl_client::Error> {
 /// let by_address = ByAddress::default().trusted_proxies(["10.0.0.0/8", "192.0.2.10"])?;
 /// let layer = RateLimitLayer::new(limiter, Rule::sliding("100/minute")?, move |request| {
 ///     let ConnectInfo(peer) = request.extensions.get::<ConnectInfo<SocketAddr>>()?;
@@ -51,10 +51,7 @@ impl ByAddress {
     ///
     /// # Errors
     /// If one of them cannot be read.
-    pub fn trusted_proxies<T: AsRef<str>>(
-        mut self,
-        proxies: impl IntoIterator<Item = T>,
-    ) -> Result<Self, InvalidArgument> {
+    pub fn trusted_proxies<T: AsRef<str>>(mut self, proxies: impl IntoIterator<Item = T>) -> Result<Self, Error> {
         self.trusted = proxies.into_iter().map(|proxy| network(proxy.as_ref())).collect::<Result<_, _>>()?;
         Ok(self)
     }
@@ -71,9 +68,9 @@ impl ByAddress {
     ///
     /// # Errors
     /// If it is out of its range.
-    pub fn ipv6_prefix(mut self, bits: u8) -> Result<Self, InvalidArgument> {
+    pub fn ipv6_prefix(mut self, bits: u8) -> Result<Self, Error> {
         if !(1..=128).contains(&bits) {
-            return Err(InvalidArgument(format!("an IPv6 prefix must be from 1 to 128 bits, not {bits}")));
+            return Err(Error::Invalid(format!("an IPv6 prefix must be from 1 to 128 bits, not {bits}")));
         }
         self.ipv6_prefix = bits;
         Ok(self)
@@ -115,10 +112,10 @@ impl ByAddress {
     }
 }
 
-fn network(text: &str) -> Result<IpNet, InvalidArgument> {
+fn network(text: &str) -> Result<IpNet, Error> {
     let address = || text.parse::<IpAddr>().map(|address| IpNet::from(address.to_canonical())).ok();
     text.parse().ok().or_else(address).ok_or_else(|| {
-        InvalidArgument(format!("a trusted proxy must be an address or a network such as 10.0.0.0/8, not {text:?}"))
+        Error::Invalid(format!("a trusted proxy must be an address or a network such as 10.0.0.0/8, not {text:?}"))
     })
 }
 

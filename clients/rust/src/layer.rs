@@ -471,7 +471,7 @@ impl Shared {
             _ => (Some(Command::ALL), Use::Check),
         };
         let call = self.limiter.request(asked, command, wanted);
-        let call = Arc::new(call.map_err(|error| self.undecided(request, &error.into()))?);
+        let call = Arc::new(call.map_err(|error| self.undecided(request, &error))?);
         let (asked, holds) = (Arc::clone(&call), call.rules.iter().any(|rule| matches!(rule, Rule::Lease(_))));
         let leave = Leave::new(move |limiter, _| async move {
             for (key, rule) in asked.items() {

@@ -52,7 +52,7 @@ pub use blocks::Blocks;
 pub use calendar::Calendar;
 pub use connection::Connection;
 pub use decision::{Admission, Attempt, Decision, Refund, Settled, Source, State};
-pub use error::{Error, InvalidArgument};
+pub use error::Error;
 pub use headers::Headers;
 #[cfg(feature = "tower")]
 pub use identity::ByAddress;

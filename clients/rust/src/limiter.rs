@@ -21,8 +21,8 @@ use crate::connection::{Connection, Failure, Progress, Shows, Stage, To};
 use crate::decision::{Admission, Decision, Refund, State, count};
 use crate::denials::Denials;
 use crate::error::{
-    Error, FUNCTION_NOT_FOUND, InvalidArgument, Meaning, SHORTEST_PATIENCE, WINDOW_OVER, is_forbidden,
-    is_unknown_command, meaning, no_answer, says,
+    Error, FUNCTION_NOT_FOUND, Meaning, SHORTEST_PATIENCE, WINDOW_OVER, is_forbidden, is_unknown_command, meaning,
+    no_answer, says,
 };
 use crate::lines::Lines;
 use crate::mode::{LIBRARY, Mode};
@@ -129,7 +129,7 @@ impl Limiter {
     pub fn open(url: &str) -> Result<Self, Error> {
         // Neither the URL nor a part of it is shown: it may hold a password.
         let client = redis::Client::open(url).map_err(|error| {
-            InvalidArgument(if error.to_string().contains("the feature is not enabled") {
+            Error::Invalid(if error.to_string().contains("the feature is not enabled") {
                 "the URL is one of TLS, for which the redis crate needs a feature such as tokio-rustls-comp".to_owned()
             } else {
                 "the URL cannot be read; one looks like redis://user:password@host:6379/0".to_owned()
@@ -233,7 +233,7 @@ impl Limiter {
     /// As [`Error`] says; [`Error::Invalid`] for a rule that is forced or held.
     pub async fn turn(&self, key: impl AsRef<[u8]>, rule: impl Turning, within: Duration) -> Result<Decision, Error> {
         if within > LONGEST_TURN {
-            return Err(InvalidArgument(format!("within must be from 0 to an hour, not {within:?}")).into());
+            return Err(Error::Invalid(format!("within must be from 0 to an hour, not {within:?}")));
         }
         self.take_turn(key.as_ref(), &rule.into(), within).await
     }
@@ -304,7 +304,7 @@ impl Limiter {
     pub async fn refund_at(&self, key: impl AsRef<[u8]>, rule: impl Counting, at: SystemTime) -> Result<Refund, Error> {
         let (ms, most) = (unix_millis(at), crate::rates::MOST_UNITS);
         if ms > most {
-            return Err(InvalidArgument(format!("a refund must be at 0 to {most} ms after 1970, not {ms}")).into());
+            return Err(Error::Invalid(format!("a refund must be at 0 to {most} ms after 1970, not {ms}")));
         }
         self.refund_units(key.as_ref(), rule.into(), Some(at)).await
     }
@@ -347,7 +347,7 @@ impl Limiter {
     ) -> Result<u64, Error> {
         let holders: Vec<Vec<u8>> = holders.into_iter().map(|holder| holder.as_ref().to_vec()).collect();
         if holders.is_empty() || holders.iter().any(Vec::is_empty) {
-            return Err(InvalidArgument("a release needs a holder of at least one byte".to_owned()).into());
+            return Err(Error::Invalid("a release needs a holder of at least one byte".to_owned()));
         }
         let call = Call::new(Command::RELEASE, [self.prefixed(key.as_ref())].into(), Few::new());
         let released = self.change(call.with(holders), count).await;
@@ -370,7 +370,7 @@ impl Limiter {
         rules: impl IntoIterator<Item = (K, Rule)>,
         command: Option<Command>,
         wanted: Use,
-    ) -> Result<Call, InvalidArgument> {
+    ) -> Result<Call, Error> {
         let prefixed = rules.into_iter().map(|(key, rule)| (self.prefixed(key.as_ref()), rule));
         Call::request(prefixed, command, wanted)
     }

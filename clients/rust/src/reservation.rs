@@ -12,7 +12,7 @@ use crate::call::{Call, unix_millis};
 use crate::command::Command;
 use crate::common::Reserved;
 use crate::decision::{Attempt, Decision, Settled};
-use crate::error::{Error, InvalidArgument, no_answer};
+use crate::error::{Error, no_answer};
 use crate::held::Hold;
 use crate::lease::random_holder;
 use crate::limiter::{Leave, Limiter};
@@ -113,12 +113,12 @@ impl Limiter {
     ) -> Result<Attempt<Reservation>, Error> {
         let length = Window::new(0, lease).map_err(|_| {
             let range = "from 0.001 to 2147483647 seconds, in whole milliseconds";
-            InvalidArgument(format!("the lease of a reservation must be {range}, not {lease:?}"))
+            Error::Invalid(format!("the lease of a reservation must be {range}, not {lease:?}"))
         })?;
         let mut call = self.request(rules, command, Use::Reserve)?;
         if !call.rules.iter().any(Rule::is_reserved) {
             let what = "one rule at least must be reserved: say so with Sliding::reserved";
-            return Err(InvalidArgument(what.to_owned()).into());
+            return Err(Error::Invalid(what.to_owned()));
         }
         let holder: Arc<str> = random_holder().into();
         for rule in call.rules.iter_mut().filter(|rule| rule.is_reserved()) {
@@ -212,12 +212,12 @@ impl Reservation {
             let found = found.into_iter().find(|(part, _)| self.hold.limiter.bare(&part.key) == key.as_ref());
             let Some((_, figure)) = found else {
                 let key = key.as_ref().escape_ascii();
-                return Err(InvalidArgument(format!("nothing is reserved at the key {key}")).into());
+                return Err(Error::Invalid(format!("nothing is reserved at the key {key}")));
             };
             *figure = Some(units);
         }
         let Some(figures) = figures.into_iter().collect::<Option<Vec<_>>>() else {
-            return Err(InvalidArgument("each key that is reserved needs its units".to_owned()).into());
+            return Err(Error::Invalid("each key that is reserved needs its units".to_owned()));
         };
         self.settle_parts(&figures).await
     }
@@ -229,7 +229,7 @@ impl Reservation {
 
     async fn settle_parts(&mut self, used: &[u64]) -> Result<(), Error> {
         if let Some(units) = used.iter().find(|units| **units > MOST_UNITS) {
-            return Err(InvalidArgument(format!("the actual units must be from 0 to {MOST_UNITS}, not {units}")).into());
+            return Err(Error::Invalid(format!("the actual units must be from 0 to {MOST_UNITS}, not {units}")));
         }
         // So that it is these units that the drop settles, wherever this future ends.
         for (part, units) in self.parts.iter_mut().zip(used) {
@@ -261,7 +261,7 @@ impl Part {
     }
 
     async fn settle(&mut self, hold: &Hold, used: u64) -> Result<(), Error> {
-        let another = || InvalidArgument("the reservation was settled with another number of units".to_owned()).into();
+        let another = || Error::Invalid("the reservation was settled with another number of units".to_owned());
         match self.settled {
             Some(settled) if settled == used => return Ok(()),
             Some(_) => return Err(another()),

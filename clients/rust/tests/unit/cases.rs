@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::error::InvalidArgument;
+use crate::error::Error;
 use crate::rates::{Rates, Window};
 use crate::rule::Rule;
 
@@ -44,7 +44,7 @@ fn duration(seconds: &Value) -> Duration {
 }
 
 /// A rate as text, or as a pair of a limit and seconds.
-fn windows(rate: &Value) -> Result<Vec<Window>, InvalidArgument> {
+fn windows(rate: &Value) -> Result<Vec<Window>, Error> {
     match rate {
         Value::String(text) => text.as_str().windows(),
         Value::Array(pair) => (pair[0].as_u64().unwrap(), duration(&pair[1])).windows(),
@@ -52,7 +52,7 @@ fn windows(rate: &Value) -> Result<Vec<Window>, InvalidArgument> {
     }
 }
 
-pub(crate) fn rates(rates: &Value) -> Result<Vec<Window>, InvalidArgument> {
+pub(crate) fn rates(rates: &Value) -> Result<Vec<Window>, Error> {
     let mut all = Vec::new();
     for rate in rates.as_array().unwrap() {
         all.extend(windows(rate)?);
@@ -61,12 +61,12 @@ pub(crate) fn rates(rates: &Value) -> Result<Vec<Window>, InvalidArgument> {
 }
 
 /// A rule as the cases describe it.
-pub(crate) fn rule(value: &Value) -> Result<Rule, InvalidArgument> {
+pub(crate) fn rule(value: &Value) -> Result<Rule, Error> {
     rule_with(value, &Value::Null)
 }
 
 /// The same with the options of a call.
-pub(crate) fn rule_with(value: &Value, options: &Value) -> Result<Rule, InvalidArgument> {
+pub(crate) fn rule_with(value: &Value, options: &Value) -> Result<Rule, Error> {
     for field in value.as_object().unwrap().keys() {
         let known = [
             "kind", "rates", "rate", "anchored", "burst", "limit", "ttl", "holder", "cost", "force", "name", "unit",
@@ -152,7 +152,7 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::error::{Error, Meaning, SETTLED, WINDOW_OVER, meaning, says};
+    use crate::error::{Meaning, SETTLED, WINDOW_OVER, meaning, says};
     use crate::{Counting, Decision, Headers, Limiter, Mode, Options, Refund, State};
 
     /// A server of one reply, which tells what it was asked.

@@ -50,12 +50,6 @@ impl From<Error> for Failure {
     }
 }
 
-impl From<redis_rl_client::InvalidArgument> for Failure {
-    fn from(error: redis_rl_client::InvalidArgument) -> Self {
-        Self::Argument(error.to_string())
-    }
-}
-
 fn reply(fields: Value) -> Reply {
     match fields {
         Value::Object(fields) => fields,

@@ -17,7 +17,6 @@ mod call;
 #[cfg(test)]
 #[path = "../tests/unit/cases.rs"]
 mod cases;
-#[cfg(feature = "cluster")]
 mod cluster;
 mod command;
 mod common;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use redis_rl_client::{Attempt, Error, Limiter, Mode, Options, Rule, Sliding, Source, redis};
 
-use crate::support::{Events, Has, Server, free_port, patient, until};
+use crate::support::{Has, Server, free_port, patient, until};
 
 fn client(port: u16) -> redis::Client {
     redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap()
@@ -38,16 +38,12 @@ async fn a_closed_port_is_unavailable_until_there_is_a_server() {
 #[tokio::test]
 async fn no_call_outlasts_its_deadline_nor_waits_for_another() {
     let server = Server::start(Has::Module).await;
-    let url = server.url();
     let own = || Limiter::with_options(client(server.port), Options::default().timeout(SHORT));
     let warm = own();
     assert!(warm.with_timeout(LONG * 20).hit("k", rule()).await.unwrap().allowed);
-    let given = Limiter::with_options(server.connection().await, Options::default().timeout(SHORT));
-    let managed = redis::Client::open(url).unwrap().get_connection_manager().await.unwrap();
-    let managed = Limiter::with_options(managed, Options::default().timeout(SHORT));
     server.hang();
     // One that has asked before, some that have not: their first calls connect, or find out the mode.
-    for limiter in [warm.clone(), own(), given, managed] {
+    for limiter in [warm.clone(), own()] {
         let started = Instant::now();
         let calls: Vec<_> = (0..10)
             .map(|_| {
@@ -67,23 +63,6 @@ async fn no_call_outlasts_its_deadline_nor_waits_for_another() {
     }
     server.resume();
     until("the server decides", || async { warm.hit("k", rule()).await.is_ok() }).await;
-}
-
-/// It is never made anew, so that what broke it is an outage: one line says so, and calls fail at once.
-#[tokio::test]
-async fn a_connection_of_the_callers_that_broke_is_an_outage() {
-    let events = Events::start();
-    let mut server = Server::start(Has::Module).await;
-    let options = patient(Options::default()).name("given");
-    let limiter = Limiter::with_options(server.connection().await, options);
-    let _ = limiter.hit("k", rule()).await.unwrap();
-    server.kill();
-    for _ in 0..10 {
-        assert!(limiter.hit("k", rule()).await.unwrap_err().is_unavailable());
-    }
-    assert!(!limiter.is_available());
-    let unavailable = events.of("given").into_iter().filter(|event| event.contains("the server is unavailable"));
-    assert_eq!(unavailable.count(), 1);
 }
 
 #[tokio::test]

@@ -13,9 +13,7 @@ use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::routing::get;
 use axum::{Extension, Router};
-use redis_rl_client::{
-    Attempt, ByAddress, Check, Decisions, Lease, Limiter, RateLimitLayer, Rule, Sliding, WhenUnavailable,
-};
+use redis_rl_client::{ByAddress, Check, Decisions, Lease, Limiter, RateLimitLayer, Rule, Sliding, WhenUnavailable};
 
 #[derive(Clone)]
 struct Slow {
@@ -77,12 +75,12 @@ async fn item(Extension(decisions): Extension<Decisions>) -> String {
 /// At most three at a time, on all instances of the service together. The fourth waits up to two seconds.
 async fn slow_page(State(Slow { limiter, rule }): State<Slow>) -> Result<&'static str, StatusCode> {
     match limiter.hold("slow", &rule, Duration::from_secs(2)).await {
-        Ok(Attempt::Granted(held)) => {
+        Ok(Ok(held)) => {
             tokio::time::sleep(Duration::from_secs(2)).await;
             held.release().await;
             Ok("done\n")
         }
-        Ok(Attempt::Denied(_)) => Err(StatusCode::SERVICE_UNAVAILABLE),
+        Ok(Err(_)) => Err(StatusCode::SERVICE_UNAVAILABLE),
         Err(_) => Err(StatusCode::INTERNAL_SERVER_ERROR),
     }
 }

@@ -276,42 +276,6 @@ impl Settled {
     }
 }
 
-/// What a request for something to hold comes to: a lease, a reservation.
-#[derive(Debug)]
-#[must_use = "what is granted is held"]
-// It is taken apart where it arrives, and never kept.
-#[allow(clippy::large_enum_variant)]
-pub enum Attempt<T> {
-    /// It is held.
-    Granted(T),
-    /// There is no room now: `retry_after` says when to ask again.
-    Denied(Decision),
-}
-
-impl Attempt<Decision> {
-    pub(crate) fn of(decision: Decision) -> Self {
-        if decision.allowed { Self::Granted(decision) } else { Self::Denied(decision) }
-    }
-}
-
-impl<T> Attempt<T> {
-    /// What is held, if it was granted.
-    pub fn granted(self) -> Option<T> {
-        match self {
-            Self::Granted(held) => Some(held),
-            Self::Denied(_) => None,
-        }
-    }
-
-    /// The decision, if it was denied.
-    pub fn denied(self) -> Option<Decision> {
-        match self {
-            Self::Granted(_) => None,
-            Self::Denied(decision) => Some(decision),
-        }
-    }
-}
-
 impl State {
     /// Reads an array of as many maps of FULL.
     fn read_each(reply: &Value, expected: usize, turn: bool) -> Result<Vec<Self>, Error> {

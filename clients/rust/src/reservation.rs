@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::call::{Call, unix_millis};
 use crate::command::Command;
 use crate::common::Reserved;
-use crate::decision::{Attempt, Decision, Settled};
+use crate::decision::{Decision, Settled};
 use crate::error::{Error, no_answer};
 use crate::held::Hold;
 use crate::lease::random_holder;
@@ -24,7 +24,7 @@ pub(crate) const SHORTEST_MEMORY: Duration = Duration::from_secs(60);
 
 impl Limiter {
     /// Reserves units of a budget whose true cost is known only afterwards, such as the tokens of a language model, if all
-    /// of them fit (1 to 2^53 − 1). See [`Reservation`], which renews itself; if this process dies, what is reserved is
+    /// of them fit (1 to 2^53 − 1); the inner error is a denial. See [`Reservation`], which renews itself; if this process dies, what is reserved is
     /// given back by the next reservation or settlement at the key after `lease` (0.001 to 2147483647 seconds, whole
     /// milliseconds; 60 seconds suit most) is over.
     ///
@@ -39,7 +39,7 @@ impl Limiter {
         rule: impl Metered,
         units: u64,
         lease: Duration,
-    ) -> Result<Attempt<Reservation>, Error> {
+    ) -> Result<Result<Reservation, Decision>, Error> {
         let mut rule: Rule = rule.into();
         let common = rule.common_mut();
         (common.cost, common.hold) = (Some(units), Some(Reserved::Wanted));
@@ -52,7 +52,7 @@ impl Limiter {
     /// caller's to release.
     ///
     /// ```no_run
-    /// # use redis_rl_client::{Attempt, Limiter, Rule};
+    /// # use redis_rl_client::{Limiter, Rule};
     /// # use std::time::{Duration, SystemTime};
     /// # async fn run(limiter: Limiter) -> Result<(), Box<dyn std::error::Error>> {
     /// let rules = [
@@ -60,7 +60,7 @@ impl Limiter {
     ///     ("{org7}:tpm", Rule::sliding("200_000/minute")?.reserved(4096).into()),
     ///     ("{org7}:month", Rule::calendar("5_000_000/month")?.zone("Europe/Berlin")?.reserved(4096).into()),
     /// ];
-    /// if let Attempt::Granted(mut reservation) = limiter.reserve_all(rules, Duration::from_secs(60)).await? {
+    /// if let Ok(mut reservation) = limiter.reserve_all(rules, Duration::from_secs(60)).await? {
     ///     reservation.settle(1234).await?;
     /// }
     /// # Ok(()) }
@@ -72,7 +72,7 @@ impl Limiter {
         &self,
         rules: impl IntoIterator<Item = (K, Rule)>,
         lease: Duration,
-    ) -> Result<Attempt<Reservation>, Error> {
+    ) -> Result<Result<Reservation, Decision>, Error> {
         self.reserved(rules, Some(Command::ALL), lease).await
     }
 
@@ -110,7 +110,7 @@ impl Limiter {
         rules: impl IntoIterator<Item = (K, Rule)>,
         command: Option<Command>,
         lease: Duration,
-    ) -> Result<Attempt<Reservation>, Error> {
+    ) -> Result<Result<Reservation, Decision>, Error> {
         let length = Window::new(0, lease).map_err(|_| {
             let range = "from 0.001 to 2147483647 seconds, in whole milliseconds";
             Error::Invalid(format!("the lease of a reservation must be {range}, not {lease:?}"))
@@ -131,11 +131,11 @@ impl Limiter {
         });
         let decision = self.decide(&call, Some(leave)).await?;
         if !decision.allowed {
-            return Ok(Attempt::Denied(decision));
+            return Ok(Err(decision));
         }
         let (parts, hold) = (Part::of(&call), Hold::new(self.clone(), call, sent, lease));
         let renewals = hold.keep("reservation");
-        Ok(Attempt::Granted(Reservation { hold, decision, parts, renewals }))
+        Ok(Ok(Reservation { hold, decision, parts, renewals }))
     }
 }
 

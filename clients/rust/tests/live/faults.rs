@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use redis_rl_client::{Attempt, Error, Limiter, Mode, Options, Rule, Sliding, Source, redis};
+use redis_rl_client::{Error, Limiter, Mode, Options, Rule, Sliding, Source, redis};
 
 use crate::support::{Has, Server, free_port, patient, until};
 
@@ -170,7 +170,7 @@ async fn a_lease_ends_by_the_clock_of_its_holder() {
     until("it is connected", || async { limiter.hit("k", self::rule()).await.is_ok() }).await;
     let before = Instant::now();
     let hold = limiter.with_timeout(LONG * 20).hold("busy", &rule, Duration::ZERO).await.unwrap();
-    let Attempt::Granted(held) = hold else { panic!("the place is free") };
+    let Ok(held) = hold else { panic!("the place is free") };
     // Renewed beyond its length.
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert!(!held.is_lost());
@@ -186,7 +186,7 @@ async fn a_lease_ends_by_the_clock_of_its_holder() {
     assert!(released.elapsed() < LONG);
     // Another holder is in time no sooner than it was lost.
     until("the place is free", || async {
-        matches!(limiter.with_timeout(LONG * 20).acquire("busy", &rule).await, Ok(Attempt::Granted(_)))
+        matches!(limiter.with_timeout(LONG * 20).acquire("busy", &rule).await, Ok(Ok(_)))
     })
     .await;
 }
@@ -206,7 +206,7 @@ async fn a_late_reply_gives_no_lease_back_that_is_held() {
     // The first call is given up, and the second connects.
     until("it asks again", || async { limiter.connections() == 2 }).await;
     server.resume();
-    let held = waiting.await.unwrap().unwrap().granted().unwrap();
+    let held = waiting.await.unwrap().unwrap().unwrap();
     for _ in 0..50 {
         assert_eq!(server.run::<u64>("ZCARD busy").await, 1);
     }
@@ -225,7 +225,7 @@ async fn a_late_reply_gives_no_lease_back_of_a_holder_that_is_named() {
     let late = limiter.with_timeout(SHORT).acquire("busy", &lease).await;
     assert!(matches!(late, Err(Error::ReplyLost(_))), "{late:?}");
     server.resume();
-    let held = limiter.with_timeout(LONG * 20).acquire("busy", &lease).await.unwrap().granted().unwrap();
+    let held = limiter.with_timeout(LONG * 20).acquire("busy", &lease).await.unwrap().unwrap();
     for _ in 0..50 {
         assert_eq!(server.run::<u64>("ZCARD busy").await, 1);
     }
@@ -251,9 +251,9 @@ async fn waiting_for_quota_and_for_a_place() {
     assert_eq!(server.calls("rl.fixed").await, calls + 3);
 
     let lease = Rule::lease(1, Duration::from_secs(600)).unwrap();
-    let first = limiter.acquire("busy", &lease).await.unwrap().granted().unwrap();
+    let first = limiter.acquire("busy", &lease).await.unwrap().unwrap();
     let none = limiter.hold("busy", &lease, Duration::from_millis(100)).await.unwrap();
-    assert!(none.denied().is_some());
+    assert!(none.is_err());
     let waiting = {
         let (limiter, lease) = (limiter.clone(), lease.clone());
         tokio::spawn(async move { limiter.hold("busy", &lease, Duration::from_secs(60)).await })
@@ -261,7 +261,7 @@ async fn waiting_for_quota_and_for_a_place() {
     let calls = server.calls("rl.acquire").await;
     until("it waits", || async { server.calls("rl.acquire").await >= calls + 2 }).await;
     assert!(first.release().await);
-    assert!(waiting.await.unwrap().unwrap().granted().is_some());
+    assert!(waiting.await.unwrap().unwrap().is_ok());
 }
 
 #[tokio::test]

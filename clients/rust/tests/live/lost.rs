@@ -161,7 +161,7 @@ async fn what_could_not_be_sent_again_may_have_been_counted() {
         until("it is connected", || async { limiter.hit("k", rule()).await.is_ok() }).await;
         let (key, tokens) = (format!("tokens{door}"), Rule::sliding("100/hour").unwrap());
         let lease = Duration::from_secs(60);
-        let mut reservation = limiter.reserve(&key, &tokens, 5, lease).await.unwrap().granted().unwrap();
+        let mut reservation = limiter.reserve(&key, &tokens, 5, lease).await.unwrap().unwrap();
         proxy.door.store(door, SeqCst);
         proxy.lose.store(1, SeqCst);
         let error = reservation.settle(3).await.unwrap_err();

@@ -294,13 +294,13 @@ mod tests {
                 let Rule::Lease(rule) = rule()? else { panic!("{case}") };
                 let attempt = limiter.acquire(key, &rule).await?;
                 match attempt {
-                    crate::Attempt::Granted(held) => {
+                    Ok(held) => {
                         let decision = held.decision().clone();
                         // The connection ends with the runtime; nothing is to be given back.
                         std::mem::forget(held);
                         one(decision)
                     }
-                    crate::Attempt::Denied(decision) => one(decision),
+                    Err(decision) => one(decision),
                 }
             }
             "release" => {
@@ -320,7 +320,7 @@ mod tests {
                     Rule::Calendar(rule) => limiter.reserve(key, rule, units, lease).await?,
                     _ => panic!("it does not type-check: {case}"),
                 };
-                let mut reservation = attempt.granted().unwrap();
+                let mut reservation = attempt.unwrap();
                 let settled = match text(&case["call"]) {
                     "reserve" => Ok(()),
                     "settle" => reservation.settle(options["actual"].as_u64().unwrap()).await,
@@ -437,7 +437,7 @@ mod tests {
                 move |words: &[Vec<u8>]| if words[0] == b"RL.SETTLE" { bytes.clone() } else { granted(words) };
             let stub = Stub::with(std::sync::Arc::new(answers), false).await;
             let attempt = stub.limiter("", Mode::Module).reserve("k", &rule, 5, Duration::from_secs(60)).await;
-            let mut reservation = attempt.unwrap().granted().unwrap();
+            let mut reservation = attempt.unwrap().unwrap();
             let settled = reservation.settle(3).await;
             std::mem::forget(reservation);
             settled

@@ -13,7 +13,7 @@ use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::routing::get;
 use axum::{Extension, Router};
-use redis_rl_client::{ByAddress, Check, Decisions, Lease, Limiter, RateLimitLayer, Rule, Sliding, WhenUnavailable};
+use redis_rl_client::{ByAddress, Decisions, Lease, Limiter, RateLimitLayer, Rule, Sliding, WhenUnavailable};
 
 #[derive(Clone)]
 struct Slow {
@@ -40,9 +40,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // By the plan of the customer, and for each route: it is named by the template of the route, not by the path.
     let (free, paid) = (Rule::sliding("20/minute")?, Rule::sliding("2000/minute")?);
     let by_plan = RateLimitLayer::per_request(limiter.clone(), move |request| {
-        let customer = request.headers.get("x-api-key").map(|key| key.as_bytes());
-        let plan = if customer.is_some_and(|key| key.starts_with(b"paid-")) { &paid } else { &free };
-        vec![Check::new(per_route(plan, request), customer)]
+        let customer = request.headers.get("x-api-key").map(|key| key.as_bytes().to_vec());
+        let plan = if customer.as_ref().is_some_and(|key| key.starts_with(b"paid-")) { &paid } else { &free };
+        vec![(per_route(plan, request), customer)]
     });
 
     let slow = Slow { limiter, rule: Rule::lease(3, Duration::from_secs(30))? };
@@ -68,7 +68,7 @@ fn per_route(plan: &Sliding, request: &Parts) -> Sliding {
 
 /// What the layers have decided is in the request's extensions.
 async fn item(Extension(decisions): Extension<Decisions>) -> String {
-    let left = decisions.iter().map(|decided| decided.decision.remaining).min().unwrap_or_default();
+    let left = decisions.0.iter().map(|(_, decision)| decision.remaining).min().unwrap_or_default();
     format!("an item; {left} requests left\n")
 }
 

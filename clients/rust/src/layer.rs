@@ -1,8 +1,6 @@
 //! A layer for tower services, such as axum's routers.
 
-use std::fmt;
 use std::future::Future;
-use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -11,8 +9,9 @@ use std::time::Duration;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
-use http_body::{Body, Frame, SizeHint};
-use http_body_util::{Either, Full};
+use http_body::Body;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
 use tokio::time::Instant;
 use tower_layer::Layer;
 use tower_service::Service;
@@ -33,6 +32,8 @@ pub(crate) const TIMEOUT: Duration = Duration::from_millis(250);
 pub(crate) const PREFIX: &[u8] = b"rl:";
 /// Whether denials are remembered, unless set.
 pub(crate) const DENY_CACHE: bool = true;
+/// Whether requests pass that have no identity, unless set.
+pub(crate) const WITHOUT_IDENTITY: bool = false;
 pub(crate) const DENIED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
 pub(crate) const NO_IDENTITY: StatusCode = StatusCode::FORBIDDEN;
 pub(crate) const UNAVAILABLE: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
@@ -61,54 +62,12 @@ pub enum WhenUnavailable {
     },
 }
 
-/// What happens to a request that has no identity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum WithoutIdentity {
-    /// It is answered with 403 Forbidden.
-    #[default]
-    Refuse,
-    /// It is not held to the rule.
-    Allow,
-}
-
-/// A rule for a request, and by what the request is counted. See [`RateLimitLayer::per_request`].
-#[derive(Debug, Clone)]
-pub struct Check {
-    rule: Rule,
-    identity: Option<Vec<u8>>,
-}
-
-impl Check {
-    /// Holds a request to a rule, by an identity: an address, a user, an API key. `None` if it has none.
-    pub fn new(rule: impl Into<Rule>, identity: Option<impl Into<Vec<u8>>>) -> Self {
-        Self { rule: rule.into(), identity: identity.map(Into::into) }
-    }
-}
-
-/// What was decided on a request that a [`RateLimitLayer`] let through, in the request's extensions: one entry for each
-/// rule that it was counted by on the server, those of outer layers first. It is there with every request, and empty where
-/// nothing was counted: while the server is unavailable, for example.
+/// What was decided on a request that a [`RateLimitLayer`] let through, in the request's extensions: for each rule that it was
+/// counted by on the server, those of outer layers first, its key without the limiter's own prefix (for a refund, for example)
+/// and the decision. It is there with every request, and empty where nothing was counted: while the server is unavailable, for
+/// example.
 #[derive(Debug, Clone, Default)]
-pub struct Decisions(Vec<Decided>);
-
-impl Deref for Decisions {
-    type Target = [Decided];
-
-    fn deref(&self) -> &[Decided] {
-        &self.0
-    }
-}
-
-/// A rule's decision on a request.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Decided {
-    /// The key at which the request was counted, without the limiter's own prefix: for a refund, for example.
-    pub key: Vec<u8>,
-    /// The decision.
-    pub decision: Decision,
-}
+pub struct Decisions(pub Vec<(Vec<u8>, Decision)>);
 
 /// A denial, as [`RateLimitLayer::on_denied`] is told of it.
 #[derive(Debug)]
@@ -134,6 +93,8 @@ pub struct Refusal<'a> {
     pub error: Option<&'a Error>,
 }
 
+/// The rules for a request, and by what it is counted.
+type Asked = Vec<(Rule, Option<Vec<u8>>)>;
 type By<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
 type OnDenied = Arc<dyn Fn(&Denial<'_>) -> Response<String> + Send + Sync>;
 type OnRefused = Arc<dyn Fn(&Refusal<'_>) -> Response<String> + Send + Sync>;
@@ -164,7 +125,7 @@ type OnRefused = Arc<dyn Fn(&Refusal<'_>) -> Response<String> + Send + Sync>;
 /// let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(layer);
 /// # Ok(()) }
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct RateLimitLayer {
     shared: Arc<Shared>,
 }
@@ -172,14 +133,14 @@ pub struct RateLimitLayer {
 #[derive(Clone)]
 struct Shared {
     limiter: Limiter,
-    checks: By<Vec<Check>>,
+    checks: By<Asked>,
     prefix: Vec<u8>,
     cost: Option<By<u64>>,
     skip: Option<By<bool>>,
     on_denied: Option<OnDenied>,
     on_refused: Option<OnRefused>,
     when_unavailable: WhenUnavailable,
-    without_identity: WithoutIdentity,
+    allows_without_identity: bool,
     timeout: Duration,
     deny_cache: bool,
     local: Option<Arc<Local>>,
@@ -193,25 +154,30 @@ impl RateLimitLayer {
         rule: impl Into<Rule>,
         identity: impl Fn(&Parts) -> Option<K> + Send + Sync + 'static,
     ) -> Self {
-        Self::per_request(limiter, |_| Vec::new()).and(rule, identity)
+        Self::per_request(limiter, |_| Vec::<(Rule, Option<K>)>::new()).and(rule, identity)
     }
 
-    /// Holds each request to the rules that a function has for it: those of the customer's plan, of the route, or none.
-    /// Several are decided together, all or nothing.
+    /// Holds each request to the rules that a function has for it: those of the customer's plan, of the route, or none, each with
+    /// by what the request is counted (an address, a user, an API key; `None` if it has none). Several are decided together, all
+    /// or nothing.
     ///
     /// A limit on a route is best named by the route's template, such as that of axum's `MatchedPath`, and never by the
     /// path. Making a rule for each request costs little; cloning a rule that was made before costs less.
-    pub fn per_request(limiter: Limiter, checks: impl Fn(&Parts) -> Vec<Check> + Send + Sync + 'static) -> Self {
+    pub fn per_request<R: Into<Rule>, K: Into<Vec<u8>>>(
+        limiter: Limiter,
+        rules: impl Fn(&Parts) -> Vec<(R, Option<K>)> + Send + Sync + 'static,
+    ) -> Self {
+        let each = |(rule, identity): (R, Option<K>)| (rule.into(), identity.map(Into::into));
         let shared = Shared {
             limiter,
-            checks: Arc::new(checks),
+            checks: Arc::new(move |request| rules(request).into_iter().map(each).collect()),
             prefix: PREFIX.to_vec(),
             cost: None,
             skip: None,
             on_denied: None,
             on_refused: None,
             when_unavailable: WhenUnavailable::default(),
-            without_identity: WithoutIdentity::default(),
+            allows_without_identity: WITHOUT_IDENTITY,
             timeout: TIMEOUT,
             deny_cache: DENY_CACHE,
             local: None,
@@ -232,7 +198,7 @@ impl RateLimitLayer {
             let others = Arc::clone(&shared.checks);
             shared.checks = Arc::new(move |request| {
                 let mut checks = others(request);
-                checks.push(Check::new(&rule, identity(request)));
+                checks.push((rule.clone(), identity(request).map(Into::into)));
                 checks
             });
         })
@@ -276,10 +242,10 @@ impl RateLimitLayer {
         })
     }
 
-    /// What happens to requests that have no identity: [`WithoutIdentity::Refuse`] unless set.
+    /// Does not hold requests to a rule that have no identity. Unless set they are answered with 403 Forbidden.
     #[must_use]
-    pub fn without_identity(self, policy: WithoutIdentity) -> Self {
-        self.with(|shared| shared.without_identity = policy)
+    pub fn allow_without_identity(self) -> Self {
+        self.with(|shared| shared.allows_without_identity = true)
     }
 
     /// What all keys begin with, behind the limiter's own prefix: `rl:` unless set.
@@ -309,13 +275,6 @@ impl RateLimitLayer {
     }
 }
 
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut debug = f.debug_struct("Shared");
-        debug.field("when_unavailable", &self.when_unavailable).field("timeout", &self.timeout).finish_non_exhaustive()
-    }
-}
-
 impl<S> Layer<S> for RateLimitLayer {
     type Service = RateLimit<S>;
 
@@ -327,68 +286,25 @@ impl<S> Layer<S> for RateLimitLayer {
 }
 
 /// The service that a [`RateLimitLayer`] makes.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct RateLimit<S> {
     inner: S,
     shared: Arc<Shared>,
 }
 
-pin_project_lite::pin_project! {
-    /// The body of a response: that of the service, or that of a denial.
-    #[derive(Debug)]
-    pub struct ResponseBody<T: Body> {
-        #[pin]
-        inner: Either<T, Full<T::Data>>,
-        // The places of the request, which end with the response.
-        held: Vec<Held>,
-    }
-}
-
-impl<T: Body + Default> Default for ResponseBody<T> {
-    fn default() -> Self {
-        Self { inner: Either::Left(T::default()), held: Vec::new() }
-    }
-}
-
-impl<T: Body> Body for ResponseBody<T>
-where
-    T::Error: Into<BoxError>,
-{
-    type Data = T::Data;
-    type Error = BoxError;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
-        let this = self.project();
-        let frame = this.inner.poll_frame(context);
-        if let Poll::Ready(None) = frame {
-            this.held.clear();
-        }
-        frame
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
-    }
-}
-
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
+/// The body of a response: that of the service, or that of a denial. The places of the request end with it.
+pub type ResponseBody<D> = UnsyncBoxBody<D, Box<dyn std::error::Error + Send + Sync>>;
 
 impl<S, B, T> Service<Request<B>> for RateLimit<S>
 where
     S: Service<Request<B>, Response = Response<T>> + Clone + Send + 'static,
     S::Future: Send,
     B: Send + 'static,
-    T: Body,
-    T::Data: From<String>,
+    T: Body + Send + 'static,
+    T::Data: From<String> + Send,
+    T::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    type Response = Response<ResponseBody<T>>;
+    type Response = Response<ResponseBody<T::Data>>;
     type Error = S::Error;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, S::Error>> + Send>>;
 
@@ -406,8 +322,8 @@ where
             let Passed { decided, fields, held } = match shared.decide(&parts).await {
                 Ok(passed) => passed,
                 Err(response) => {
-                    let body = |text| Either::Right(Full::new(T::Data::from(text)));
-                    return Ok(response.map(|text| ResponseBody { inner: body(text), held: Vec::new() }));
+                    let body = |text| Full::new(T::Data::from(text)).map_err(|never| match never {});
+                    return Ok(response.map(|text| body(text).boxed_unsync()));
                 }
             };
             let mut decisions = parts.extensions.remove::<Decisions>().unwrap_or_default();
@@ -417,7 +333,12 @@ where
             if let Some(fields) = fields {
                 describe(&mut response, &fields);
             }
-            Ok(response.map(|body| ResponseBody { inner: Either::Left(body), held }))
+            Ok(response.map(|body| {
+                let holding = body.map_err(Into::into).inspect_frame(move |_| {
+                    let _ = &held;
+                });
+                holding.boxed_unsync()
+            }))
         })
     }
 }
@@ -425,7 +346,7 @@ where
 /// What a request goes on to the service with: nothing where the server has not counted it.
 #[derive(Default)]
 struct Passed {
-    decided: Vec<Decided>,
+    decided: Vec<(Vec<u8>, Decision)>,
     fields: Option<Headers>,
     held: Vec<Held>,
 }
@@ -439,9 +360,9 @@ impl Shared {
         }
         let checks = (self.checks)(request);
         let mut asked = Vec::with_capacity(checks.len());
-        for Check { rule, identity } in checks {
+        for (rule, identity) in checks {
             let Some(identity) = identity.filter(|identity| !identity.is_empty()) else {
-                if self.without_identity == WithoutIdentity::Allow {
+                if self.allows_without_identity {
                     continue;
                 }
                 tracing::debug!(limiter = self.limiter.name(), "a request without an identity was refused");
@@ -484,11 +405,10 @@ impl Shared {
             Ok(outcome) => {
                 let (state, fields) = (outcome.state(), outcome.headers());
                 if state.allowed {
-                    let each = call.keys.iter().map(|key| self.limiter.bare(key).to_vec()).zip(outcome.apart());
-                    let decided: Vec<_> = each.map(|(key, decision)| Decided { key, decision }).collect();
-                    let each = decided.iter();
-                    let held =
-                        each.filter_map(|each| Held::of(&self.limiter, &each.key, &each.decision, sent)).collect();
+                    let keys = call.keys.iter().map(|key| self.limiter.bare(key).to_vec());
+                    let decided: Vec<_> = keys.zip(outcome.apart()).collect();
+                    let hold = |(key, decision): &(Vec<u8>, Decision)| Held::of(&self.limiter, key, decision, sent);
+                    let held = decided.iter().filter_map(hold).collect();
                     return Ok(Passed { decided, fields: Some(fields), held });
                 }
                 let mut response = self.deny(request, &outcome.violated_policies(), state);

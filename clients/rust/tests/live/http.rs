@@ -10,10 +10,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderName, Request as HttpRequest, Response as HttpResponse, StatusCode, header};
 use axum::routing::get;
 use axum::{Extension, Router};
-use redis_rl_client::{
-    ByAddress, Check, Decisions, Limiter, Options, RateLimitLayer, Rule, Sliding, Source, WhenUnavailable,
-    WithoutIdentity,
-};
+use redis_rl_client::{ByAddress, Decisions, Limiter, Options, RateLimitLayer, Rule, Sliding, Source, WhenUnavailable};
 use sfv::{BareItem, List, ListEntry, Parser};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -204,9 +201,8 @@ async fn stacked_layers_share_the_headers_and_the_extensions() {
     let limiter = server.limiter().await;
     let named = |name: &str, limit: u64| layer(&limiter, &sliding(&format!("{limit}/minute")).name(name).unwrap());
     let show = |Extension(decisions): Extension<Decisions>| async move {
-        let each = decisions
-            .iter()
-            .map(|decided| format!("{} {}", String::from_utf8_lossy(&decided.key), decided.decision.remaining));
+        let each = decisions.0.iter();
+        let each = each.map(|(key, decision)| format!("{} {}", String::from_utf8_lossy(key), decision.remaining));
         each.collect::<Vec<_>>().join("\n")
     };
     let app = Router::new().route("/", get(show)).layer(named("inner", 5)).layer(named("outer", 7));
@@ -260,7 +256,7 @@ async fn each_request_has_its_rules_and_costs() {
     let plans = RateLimitLayer::per_request(limiter.clone(), |request| {
         let rates = if request.headers.contains_key("x-paid") { "4/minute" } else { "2/minute" };
         let route = request.extensions.get::<MatchedPath>().unwrap().as_str();
-        vec![Check::new(sliding(rates).name(route).unwrap(), by_api_key(request))]
+        vec![(sliding(rates).name(route).unwrap(), by_api_key(request))]
     })
     .timeout(Duration::from_secs(60))
     .skip(|request| request.headers.contains_key("x-internal"))
@@ -314,7 +310,7 @@ async fn a_request_without_an_identity() {
     let response = ask(refuses, "/", &[]).await;
     assert_eq!((response.status, response.header("ratelimit")), (403, None));
     assert_eq!(by(refuses, "").await.status, 403);
-    let allows = layer(&limiter, &sliding("1/minute")).without_identity(WithoutIdentity::Allow);
+    let allows = layer(&limiter, &sliding("1/minute")).allow_without_identity();
     let allows = serve(hello().layer(allows)).await;
     for _ in 0..3 {
         let response = ask(allows, "/", &[]).await;
@@ -646,9 +642,9 @@ async fn a_server_that_hangs_delays_nobody_for_long() {
 async fn the_decisions_are_there_with_every_request() {
     let url = format!("redis://127.0.0.1:{}", free_port());
     let limiter = Limiter::open(&url).unwrap();
-    let count = |Extension(decisions): Extension<Decisions>| async move { decisions.len().to_string() };
+    let count = |Extension(decisions): Extension<Decisions>| async move { decisions.0.len().to_string() };
     let layer = RateLimitLayer::new(limiter, sliding("3/hour"), by_api_key)
-        .without_identity(WithoutIdentity::Allow)
+        .allow_without_identity()
         .when_unavailable(WhenUnavailable::Open);
     let address = serve(Router::new().route("/", get(count)).layer(layer)).await;
     for key in ["a", ""] {

@@ -695,7 +695,7 @@ mod tests {
                 "prefix": std::str::from_utf8(layer::PREFIX).unwrap(), "timeout_ms": ms(layer::TIMEOUT),
                 "when_unavailable": format!("{:?}", crate::WhenUnavailable::default()).to_lowercase(),
                 "ipv6_prefix": identity::IPV6_PREFIX, "deny_cache": layer::DENY_CACHE,
-                "without_identity": format!("{:?}d", crate::WithoutIdentity::default()).to_lowercase(),
+                "without_identity": if layer::WITHOUT_IDENTITY { "allowed" } else { "refused" },
                 "status": {
                     "denied": status(layer::DENIED), "unavailable": status(layer::UNAVAILABLE),
                     "without_identity": status(layer::NO_IDENTITY),

@@ -76,9 +76,7 @@ struct Known {
 impl Blocks {
     /// Blocks of at most `units` (2 to 1000), spent within a time of at least a millisecond, in whole milliseconds, and at
     /// most the shortest window. That time has to be several times as long as a call to the server takes.
-    ///
-    /// # Errors
-    /// If one of the two is out of its range, or the rule has a cost, is forced or held: the cost is that of each hit.
+    /// The rule has no cost, which is that of each hit, and is neither forced nor held.
     pub fn new(limiter: &Limiter, rule: &Sliding, units: u64, within: Duration) -> Result<Self, Error> {
         let plain = Rule::from(rule);
         if plain.common().cost.is_some() || !plain.takes_turns() {
@@ -124,10 +122,8 @@ impl Blocks {
     /// unavailable. `used` and `remaining` count what this process holds as free. A denial is believed for its wait and at most
     /// a second. The hook and the statistics see each request.
     ///
-    /// What is allowed is allowed at the moment at which this future is ready, so the request has to begin then.
-    ///
-    /// # Errors
-    /// As [`Error`] says. Also [`Error::Unavailable`] where the server's answers take longer than `within`.
+    /// What is allowed is allowed at the moment at which this future is ready, so the request has to begin then. It is [`Error::Unavailable`] where the
+    /// server's answers take longer than `within`.
     pub async fn hit(&self, key: impl AsRef<[u8]>, cost: u64) -> Result<Decision, Error> {
         let (key, started) = (key.as_ref(), Instant::now());
         let outcome = self.decide(key, cost).await;

@@ -44,9 +44,6 @@ impl Calendar {
 
     /// The time zone by its name in the zone database, such as `Europe/Berlin`; `UTC` unless set. The database is that of
     /// the system (`/usr/share/zoneinfo`, or `TZDIR`).
-    ///
-    /// # Errors
-    /// If there is no zone of this name.
     pub fn zone(mut self, name: &str) -> Result<Self, Error> {
         let zone = TimeZone::get(name).ok().filter(|zone| !zone.is_unknown());
         self.zone = zone.ok_or_else(|| {
@@ -56,10 +53,7 @@ impl Calendar {
     }
 
     /// With what a period begins: the day of a month (1 to 31; of a month that is too short its last), the day of a week (1,
-    /// Monday, to 7), or the month of a year (1 to 12). 1 unless set.
-    ///
-    /// # Errors
-    /// If it is out of that range. A day takes 1 alone.
+    /// Monday, to 7), or the month of a year (1 to 12). 1 unless set, and alone for a day.
     pub fn starts(mut self, with: u8) -> Result<Self, Error> {
         let (unit, most) = (self.unit.name(), self.unit.last_start());
         let with_checked = i8::try_from(with).ok().filter(|with| (1..=most).contains(with));

@@ -20,7 +20,8 @@ pub(crate) const SHORTEST_PATIENCE: Duration = Duration::from_millis(250);
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Error {
-    /// The arguments cannot be sent: a number is out of range, or a rule is not accepted here. Nothing was sent.
+    /// An argument is not accepted: it cannot be read, it is out of the range that the method names, or a rule is not for this
+    /// call. The text says what was given and what is taken. Nothing was sent.
     Invalid(String),
     /// The server refused the call for good: a key of another type, no permission, no such command. It changed nothing.
     /// The same call would be refused again, so no policy for an unavailable server applies.

@@ -48,9 +48,6 @@ impl Default for ByAddress {
 
 impl ByAddress {
     /// The addresses, or networks such as `10.0.0.0/8`, of the proxies in front of this service.
-    ///
-    /// # Errors
-    /// If one of them cannot be read.
     pub fn trusted_proxies<T: AsRef<str>>(mut self, proxies: impl IntoIterator<Item = T>) -> Result<Self, Error> {
         self.trusted = proxies.into_iter().map(|proxy| network(proxy.as_ref())).collect::<Result<_, _>>()?;
         Ok(self)
@@ -65,9 +62,6 @@ impl ByAddress {
     }
 
     /// How many bits of an IPv6 address count, 1 to 128. 64 unless set.
-    ///
-    /// # Errors
-    /// If it is out of its range.
     pub fn ipv6_prefix(mut self, bits: u8) -> Result<Self, Error> {
         if !(1..=128).contains(&bits) {
             return Err(Error::Invalid(format!("an IPv6 prefix must be from 1 to 128 bits, not {bits}")));

@@ -20,10 +20,8 @@ impl Limiter {
     ///
     /// What is granted is given back by [`Held::release`], when the [`Held`] is dropped, or by itself when the lease ends.
     /// So it is if this future is dropped, or comes to its deadline, and the server grants the lease afterwards; but not to a
-    /// holder that the rule names, for which it may be a renewal.
-    ///
-    /// # Errors
-    /// As [`Error`] says. After [`Error::ReplyLost`] the lease may be held, and ends by itself.
+    /// holder that the rule names, for which it may be a renewal. After
+    /// [`Error::ReplyLost`] the lease may be held, and ends by itself.
     pub async fn acquire(&self, key: impl AsRef<[u8]>, rule: &Lease) -> Result<Result<Held, Decision>, Error> {
         let wanted = rule.holder.is_none().then(Weak::new);
         self.acquire_while(wanted, key.as_ref(), rule.clone().with_holder()).await
@@ -58,10 +56,7 @@ impl Limiter {
     /// A lease for a block of work, or the denial: waits up to `timeout` for a place, and renews the lease for as long as the [`Held`]
     /// lives, three times in its length. A renewal that fails is tried again at the next time. Of the callers that wait for a
     /// place at a key, one asks for it at a time, in the order in which they came. While the server is unavailable it tries
-    /// again each second.
-    ///
-    /// # Errors
-    /// As [`acquire`](Self::acquire); those of a server that is unavailable when the time is over.
+    /// again each second; the error is then that of the end.
     pub async fn hold(
         &self,
         key: impl AsRef<[u8]>,

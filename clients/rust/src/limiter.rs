@@ -123,9 +123,6 @@ impl Inner {
 impl Limiter {
     /// A limiter on one server. Nothing is sent before the first call: a server that is unavailable keeps no program
     /// from starting.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if the URL cannot be read.
     pub fn open(url: &str) -> Result<Self, Error> {
         // Neither the URL nor a part of it is shown: it may hold a password.
         let client = redis::Client::open(url).map_err(|error| {
@@ -227,10 +224,8 @@ impl Limiter {
     /// has to ask again.
     ///
     /// This is for those who schedule; [`wait`](Self::wait) sleeps, too. A turn that is not needed is given back by
-    /// [`refund_at`](Self::refund_at), of a throttle only the last one. Where this future is dropped, it is given back.
-    ///
-    /// # Errors
-    /// As [`Error`] says; [`Error::Invalid`] for a rule that is forced or held.
+    /// [`refund_at`](Self::refund_at), of a throttle only the last one. Where this future is dropped, it is given back. A
+    /// rule that is forced or held has no turns.
     pub async fn turn(&self, key: impl AsRef<[u8]>, rule: impl Turning, within: Duration) -> Result<Decision, Error> {
         if within > LONGEST_TURN {
             return Err(Error::Invalid(format!("within must be from 0 to an hour, not {within:?}")));
@@ -337,9 +332,6 @@ impl Limiter {
 
     /// Gives leases back before they end: `RL.RELEASE`. Answers how many of the holders had one; releasing twice is no
     /// error.
-    ///
-    /// # Errors
-    /// As [`Error`] says; [`Error::Invalid`] if no holder is given.
     pub async fn release<H: AsRef<[u8]>>(
         &self,
         key: impl AsRef<[u8]>,

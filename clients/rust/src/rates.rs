@@ -23,9 +23,6 @@ pub struct Window {
 impl Window {
     /// A limit of units (0 to 2^53 − 1; 0 denies everything) in a time (0.001 to 2147483647 seconds, whole
     /// milliseconds).
-    ///
-    /// # Errors
-    /// If one of the two is out of its range.
     pub fn new(limit: u64, length: Duration) -> Result<Self, Error> {
         let millis = u64::try_from(length.as_millis()).ok();
         let whole = length.subsec_nanos().is_multiple_of(1_000_000);

@@ -28,11 +28,8 @@ impl Limiter {
     /// given back by the next reservation or settlement at the key after `lease` (0.001 to 2147483647 seconds, whole
     /// milliseconds; 60 seconds suit most) is over.
     ///
-    /// If this future is dropped, or comes to its deadline, and the server grants the units afterwards, they are given back.
-    ///
-    /// # Errors
-    /// As [`Error`] says; [`Error::Invalid`] for a rule that is forced. After [`Error::ReplyLost`] the units may be
-    /// reserved, until the lease is over.
+    /// If this future is dropped, or comes to its deadline, and the server grants the units afterwards, they are given back. After
+    /// [`Error::ReplyLost`] they may be reserved, until the lease is over. A rule that is forced is not accepted.
     pub async fn reserve(
         &self,
         key: impl AsRef<[u8]>,
@@ -46,7 +43,7 @@ impl Limiter {
         self.reserved([(key, rule)], None, lease).await
     }
 
-    /// One decision over several keys, as [`all`](Self::all), of whose rules some are reserved: by
+    /// One decision over several keys, as [`all`](Self::all), of whose rules one at least is reserved: by
     /// [`Sliding::reserved`](crate::Sliding::reserved), [`Fixed::reserved`](crate::Fixed::reserved) or
     /// [`Calendar::reserved`](crate::Calendar::reserved). The others count, or hold a lease, as in `all`; a lease is the
     /// caller's to release.
@@ -65,9 +62,6 @@ impl Limiter {
     /// }
     /// # Ok(()) }
     /// ```
-    ///
-    /// # Errors
-    /// As [`reserve`](Self::reserve); [`Error::Invalid`] if no rule is reserved.
     pub async fn reserve_all<K: AsRef<[u8]>>(
         &self,
         rules: impl IntoIterator<Item = (K, Rule)>,
@@ -86,9 +80,6 @@ impl Limiter {
     /// A holder names one reservation: make it up, and never take it from what a client sends. A second hit by it counts
     /// nothing. A settlement may be sent again and charges once. Where the reservation has ended, or never was, the units
     /// are counted now. A period of the calendar that has ended is not charged.
-    ///
-    /// # Errors
-    /// As [`Error`] says; [`Error::Refused`] for a rule without a holder.
     pub async fn settle(
         &self,
         key: impl AsRef<[u8]>,
@@ -192,19 +183,13 @@ impl Reservation {
     /// is given back; what exceeds it is charged, whether it fits or not.
     ///
     /// It may be called again after any error, and charges once. Until it has succeeded the reservation goes on.
-    ///
-    /// # Errors
-    /// As [`Error`] says. [`Error::Invalid`] if it was settled with another number before. [`Error::ReplyLost`] also where
-    /// the server does not remember any more whether an earlier call was carried out (after the lease, and after a minute at
-    /// least): then nothing is sent.
+    /// With another number than before it is [`Error::Invalid`]. [`Error::ReplyLost`] also says that the server does not remember
+    /// any more whether an earlier call was carried out (after the lease, and after a minute at least): then nothing is sent.
     pub async fn settle(&mut self, used: u64) -> Result<(), Error> {
         self.settle_parts(&vec![used; self.parts.len()]).await
     }
 
     /// As [`settle`](Self::settle), with a number of its own for each key that is reserved.
-    ///
-    /// # Errors
-    /// As [`settle`](Self::settle); [`Error::Invalid`] if a key is missing, or is not reserved.
     pub async fn settle_each<K: AsRef<[u8]>>(&mut self, used: impl IntoIterator<Item = (K, u64)>) -> Result<(), Error> {
         let mut figures = vec![None; self.parts.len()];
         for (key, units) in used {

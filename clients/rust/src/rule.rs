@@ -16,22 +16,16 @@ use crate::rates::{MOST_UNITS, Rates, Seconds, Window, ordered};
 macro_rules! kind {
     ($rule:ident $(, $trait:ident)*) => {
         impl $rule {
-            /// Names the policy, for HTTP headers and for the keys of [`RateLimitLayer`](crate::RateLimitLayer). Without
+            /// Names the policy, in printable ASCII, for HTTP headers and for the keys of [`RateLimitLayer`](crate::RateLimitLayer). Without
             /// a name it is called by its window in the headers: `60s`. Of several windows each gets its length behind
             /// the name: `api-60s`.
-            ///
-            /// # Errors
-            /// If the name is empty or not printable ASCII.
             pub fn name(mut self, name: &str) -> Result<Self, Error> {
                 self.with.name = printable("name", name)?;
                 Ok(self)
             }
 
-            /// What is counted, for `qu` in the header RateLimit-Policy, where it is not requests: `content-bytes`, for
+            /// What is counted, in printable ASCII, for `qu` in the header RateLimit-Policy, where it is not requests: `content-bytes`, for
             /// example.
-            ///
-            /// # Errors
-            /// If the unit is empty or not printable ASCII.
             pub fn unit(mut self, unit: &str) -> Result<Self, Error> {
                 self.with.unit = printable("unit", unit)?;
                 Ok(self)
@@ -89,9 +83,6 @@ macro_rules! kind {
 
             /// The units of the cost are held by this holder (1 to 256 bytes) until they are settled, or the lease (0.001 to
             /// 2147483647 seconds, whole milliseconds) is over: see [`Limiter::settle`](crate::Limiter::settle).
-            ///
-            /// # Errors
-            /// If one of the two is out of its range.
             pub fn held_by(mut self, holder: &str, lease: Duration) -> Result<Self, Error> {
                 if !(1..=256).contains(&holder.len()) {
                     return Err(Error::Invalid(format!("a holder has 1 to 256 bytes, not {}", holder.len())));
@@ -256,19 +247,13 @@ pub(crate) enum Use {
 }
 
 impl Rule {
-    /// An exact sliding window, or several (up to 16, all or nothing).
-    ///
-    /// # Errors
-    /// If the rates cannot be read, are out of range, or two windows have one length.
+    /// An exact sliding window, or several (up to 16 of different lengths, all or nothing).
     pub fn sliding(rates: impl Rates) -> Result<Sliding, Error> {
         Ok(Sliding { windows: ordered(rates)?, with: Common::default() })
     }
 
-    /// A fixed window, or several (up to 16, all or nothing): one counter for each. Up to twice the limit can pass
+    /// A fixed window, or several (up to 16 of different lengths, all or nothing): one counter for each. Up to twice the limit can pass
     /// around the turn of a window. With one window and no cost, denials are counted too.
-    ///
-    /// # Errors
-    /// If the rates cannot be read, are out of range, or two windows have one length.
     pub fn fixed(rates: impl Rates) -> Result<Fixed, Error> {
         Ok(Fixed { windows: ordered(rates)?, anchored: false, with: Common::default() })
     }
@@ -283,18 +268,13 @@ impl Rule {
     /// let billed = Rule::calendar("5_000_000/month")?.zone("Europe/Berlin")?.starts(15)?;
     /// # Ok(()) }
     /// ```
-    ///
-    /// # Errors
-    /// If the rate cannot be read, or its limit is more than 2^53 − 1.
     #[cfg(feature = "calendar")]
     pub fn calendar(rate: &str) -> Result<Calendar, Error> {
         Calendar::parse(rate)
     }
 
-    /// A steady rate, such as `"30/minute"`, with a burst of as many unless [`Throttle::burst`] says otherwise.
-    ///
-    /// # Errors
-    /// If the rate cannot be read, is 0 or more than one unit a nanosecond, or there is more than one.
+    /// A steady rate, such as `"30/minute"`, at least one unit and at most one a nanosecond, with a burst of as many unless
+    /// [`Throttle::burst`] says otherwise.
     pub fn throttle(rate: impl Rates) -> Result<Throttle, Error> {
         let windows = rate.windows()?;
         let &[Window { limit, millis }] = windows.as_slice() else {
@@ -322,9 +302,6 @@ impl Rule {
 
     /// At most `limit` holders at a time (0 to 2^53 − 1), each for `ttl` (0.001 to 2147483647 seconds, whole
     /// milliseconds) unless it renews its lease or gives it back.
-    ///
-    /// # Errors
-    /// If one of the two is out of its range.
     pub fn lease(limit: u64, ttl: Duration) -> Result<Lease, Error> {
         let Window { limit, millis } = Window::new(limit, ttl)?;
         Ok(Lease { limit, millis, holder: None, with: Common::default() })

@@ -28,11 +28,8 @@ impl Limiter {
     /// the decision has.
     ///
     /// While the server is unavailable it tries again each second. A call whose reply was lost is one of these: it may have
-    /// been counted. If this future is dropped, its turn is given back.
-    ///
-    /// # Errors
-    /// As [`Error`] says; those of a server that is unavailable when the time is over; [`Error::Invalid`] for a sliding rule
-    /// that is forced or held.
+    /// been counted; when the time is over, its error is the answer. If this future is dropped, its turn is given back. A sliding
+    /// rule that is forced or held is not accepted.
     pub async fn wait(
         &self,
         key: impl AsRef<[u8]>,

@@ -1,21 +1,8 @@
 //! What one process has reserved of one key and may still spend: a state machine without a clock and without a server.
 //!
-//! # Why no stretch of time holds more than the limit
-//!
-//! A rule allows `limit` units in any window of length W. Callers reserve several units in one call, by a rule whose window
-//! is longer by δ and one millisecond, and spend a unit for at most δ, counted from before the call was sent.
-//!
-//! Take any stretch of time [t, t + W], and a unit that was used in it, at u. Its call was sent at u − δ or later, and the
-//! server decided between that and u. So it decided in [t − δ, t + W]. Its stamp is that time in whole milliseconds, rounded
-//! down: above t − δ − 1 ms, and at most t + W. The stamps of all units that were used in the stretch are thus within
-//! W + δ + 1 ms, where the server admits at most `limit` units.
-//!
-//! Nothing else is assumed. The server's clock stamps and a process measures one duration, so no two clocks have to agree. A
-//! reply that is late or lost, a process that is killed, and a rest that is not given back leave units reserved that nobody
-//! spends: fewer are used, never more. A unit is given back only after it has left this state.
-//!
-//! Where the server's clock is stepped, it counts as for every other call: a step back by at most a window denies more, and a
-//! step forward forgets what lies in between. Blocks add nothing to that.
+//! The server counts by windows that are longer by δ and a millisecond, and a unit is spent for at most δ, counted from before
+//! its call was sent: so no stretch of time as long as a window holds more than the limit. docs/BLOCKS.md has the argument, and
+//! tests/unit/block.rs plays it. A unit is given back only after it has left this state.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant, SystemTime};

@@ -34,19 +34,6 @@ const MOST: u64 = 1000;
 ///
 /// Make one for each rule and keep it; clones share what is held. All processes must use the same `units` and `within`:
 /// both are part of the [key](Self::key).
-///
-/// ```no_run
-/// use redis_rl_client::{Blocks, Limiter, Rule};
-/// use std::time::{Duration, SystemTime};
-///
-/// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
-/// let limiter = Limiter::open("redis://127.0.0.1/")?;
-/// let tenants = Blocks::new(&limiter, &Rule::sliding("6000/minute")?, 10, Duration::from_millis(500))?;
-/// if !tenants.hit("tenant:7", 1).await?.allowed {
-///     println!("later");
-/// }
-/// # Ok(()) }
-/// ```
 #[derive(Debug, Clone)]
 pub struct Blocks {
     limiter: Limiter,

@@ -18,19 +18,7 @@ pub(crate) const IPV6_PREFIX: u8 = 64;
 /// is one of them, `X-Forwarded-For` is read from its end, and the first address that is not a trusted proxy is the
 /// sender's. Nothing that a client writes itself is believed.
 ///
-/// ```
-/// use std::net::SocketAddr;
-/// use axum::extract::ConnectInfo;
-/// use redis_rl_client::{ByAddress, Limiter, RateLimitLayer, Rule};
-///
-/// # fn layer(limiter: Limiter) -> Result<RateLimitLayer, redis_rl_client::Error> {
-/// let by_address = ByAddress::default().trusted_proxies(["10.0.0.0/8", "192.0.2.10"])?;
-/// let layer = RateLimitLayer::new(limiter, Rule::sliding("100/minute")?, move |request| {
-///     let ConnectInfo(peer) = request.extensions.get::<ConnectInfo<SocketAddr>>()?;
-///     by_address.identity(peer.ip(), &request.headers)
-/// });
-/// # Ok(layer) }
-/// ```
+/// [Behind proxies](crate#behind-proxies) shows how it is used.
 #[derive(Debug, Clone)]
 pub struct ByAddress {
     header: HeaderName,

@@ -113,18 +113,7 @@ type OnRefused = Arc<dyn Fn(&Refusal<'_>) -> Response<String> + Send + Sync>;
 /// A [`Lease`](crate::Lease) bounds how many requests of an identity are under way at a time: each holds a place, which is
 /// renewed meanwhile, until its response has been sent or its client has gone. The layer makes up the holders.
 ///
-/// ```no_run
-/// # use redis_rl_client::{Limiter, RateLimitLayer, Rule};
-/// use axum::{Router, routing::get};
-///
-/// # fn run() -> Result<(), Box<dyn std::error::Error>> {
-/// let limiter = Limiter::open("redis://127.0.0.1/")?;
-/// let layer = RateLimitLayer::new(limiter, Rule::sliding("100/minute")?, |request| {
-///     Some(request.headers.get("x-api-key")?.as_bytes().to_vec())
-/// });
-/// let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(layer);
-/// # Ok(()) }
-/// ```
+/// [In axum](crate#in-axum) shows how it is used.
 #[derive(Clone)]
 pub struct RateLimitLayer {
     shared: Arc<Shared>,

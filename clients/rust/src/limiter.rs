@@ -59,18 +59,7 @@ pub(crate) const LONGEST_TURN: Duration = Duration::from_secs(3600);
 /// the connection is replaced if it is dead, and a lease, a reservation or a turn that nobody takes is given back. Calls are
 /// made on a Tokio runtime, and there may be several.
 ///
-/// ```no_run
-/// use redis_rl_client::{Limiter, Rule};
-///
-/// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
-/// let limiter = Limiter::open("redis://127.0.0.1/")?;
-/// let api = Rule::sliding("100/minute")?;
-/// let decision = limiter.hit("user:7", &api).await?;
-/// if !decision.allowed {
-///     println!("again in {:?}", decision.retry_after);
-/// }
-/// # Ok(()) }
-/// ```
+/// [A first minute](crate#a-first-minute) shows how it is used.
 #[derive(Clone)]
 pub struct Limiter {
     inner: Arc<Inner>,

@@ -192,18 +192,7 @@ kind!(Calendar, Counting, Metered);
 ///
 /// A rule holds no connection and is cheap to clone. Make it once and use it for every key. A key belongs to one rule.
 ///
-/// ```
-/// use redis_rl_client::Rule;
-/// use std::time::Duration;
-///
-/// # fn main() -> Result<(), redis_rl_client::Error> {
-/// let api = Rule::sliding("10/second, 100/minute")?.name("api")?;
-/// let tokens = Rule::sliding("200_000/minute")?.cost(1800);
-/// let logins = Rule::fixed("5 per 15 minutes")?.anchored();
-/// let steady = Rule::throttle("30/minute")?.burst(15);
-/// let busy = Rule::lease(16, Duration::from_secs(120))?;
-/// # Ok(()) }
-/// ```
+/// [Rules](crate#rules) shows what there is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rule {
@@ -260,14 +249,6 @@ impl Rule {
 
     /// A window of the calendar, such as `"5_000_000/month"`: a day, week, month or year in UTC unless [`Calendar::zone`]
     /// says otherwise, which begins as [`Calendar::starts`] says.
-    ///
-    /// ```
-    /// use redis_rl_client::Rule;
-    ///
-    /// # fn main() -> Result<(), redis_rl_client::Error> {
-    /// let billed = Rule::calendar("5_000_000/month")?.zone("Europe/Berlin")?.starts(15)?;
-    /// # Ok(()) }
-    /// ```
     #[cfg(feature = "calendar")]
     pub fn calendar(rate: &str) -> Result<Calendar, Error> {
         Calendar::parse(rate)

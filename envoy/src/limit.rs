@@ -218,15 +218,15 @@ pub fn rule(algorithm: Algorithm, windows: &[Window], burst: Option<u32>) -> Res
         return Err("a burst belongs to 'algorithm: throttle'".to_owned());
     }
     let made = match algorithm {
-        Algorithm::Fixed => Rule::fixed(windows).map(Kind::Fixed),
-        Algorithm::Sliding => Rule::sliding(windows).map(Kind::Sliding),
+        Algorithm::Fixed => Rule::fixed(windows.to_vec()).map(Kind::Fixed),
+        Algorithm::Sliding => Rule::sliding(windows.to_vec()).map(Kind::Sliding),
         Algorithm::Throttle => {
             let [window] = windows else {
                 return Err("a throttle has one rate".to_owned());
             };
             // A limit of 0 denies everything, which a steady rate cannot say.
             if window.limit() == 0 {
-                return Rule::fixed(windows).map(Kind::Fixed).map_err(|error| error.to_string());
+                return Rule::fixed(*window).map(Kind::Fixed).map_err(|error| error.to_string());
             }
             let burst = burst.map_or(window.limit(), u64::from).max(1);
             // The server takes none of more than 2^62 nanoseconds.

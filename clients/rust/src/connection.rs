@@ -1,6 +1,5 @@
 //! The clients of the `redis` crate that a limiter can use, and how a call is routed in each.
 
-use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,20 +23,14 @@ use crate::server::{CONNECT_TIMEOUT, Own};
 #[derive(Clone)]
 pub struct Connection {
     kind: Kind,
-    /// What log lines call it.
-    server: String,
+    /// What log lines call it: an address, or the kind of client.
+    pub(crate) server: String,
 }
 
 #[derive(Clone)]
 enum Kind {
     Server(Arc<OnDemand<Own>>),
     Cluster(Arc<OnDemand<Cluster>>),
-}
-
-impl fmt::Debug for Connection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Connection").field(&self.server).finish()
-    }
 }
 
 impl From<Client> for Connection {
@@ -257,11 +250,6 @@ impl Connection {
             Kind::Server(connections) => connections.made(),
             Kind::Cluster(connections) => connections.made(),
         }
-    }
-
-    /// What log lines call it: an address, or the kind of client.
-    pub(crate) fn server(&self) -> &str {
-        &self.server
     }
 
     /// The slot of a key; 0 where there is only one server, which is then of the first range of the breakers.

@@ -90,8 +90,7 @@ impl fmt::Debug for Limiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Inner { connection, options, .. } = &*self.inner;
         let mut debug = f.debug_struct("Limiter");
-        debug.field("connection", connection).field("options", options).field("mode", &self.mode());
-        debug.field("timeout", &self.timeout).finish_non_exhaustive()
+        debug.field("name", &options.name).field("server", &connection.server).finish_non_exhaustive()
     }
 }
 
@@ -135,7 +134,7 @@ impl Limiter {
         let inner = Inner {
             mode: AtomicU8::new(Mode::Auto.index()),
             probed: Mutex::new((Instant::now(), 0)),
-            breakers: Breakers::new(&options.name, connection.server()),
+            breakers: Breakers::new(&options.name, &connection.server),
             denials: OnceLock::new(),
             stats: Mutex::default(),
             lines: Lines::default(),

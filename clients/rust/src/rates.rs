@@ -171,12 +171,6 @@ impl Rates for Window {
     }
 }
 
-impl Rates for &[Window] {
-    fn windows(self) -> Result<Vec<Window>, Error> {
-        Ok(self.to_vec())
-    }
-}
-
 impl<T: Rates> Rates for Vec<T> {
     fn windows(self) -> Result<Vec<Window>, Error> {
         let windows: Vec<_> = self.into_iter().map(T::windows).collect::<Result<_, _>>()?;

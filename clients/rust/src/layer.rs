@@ -69,35 +69,26 @@ pub enum WhenUnavailable {
 #[derive(Debug, Clone, Default)]
 pub struct Decisions(pub Vec<(Vec<u8>, Decision)>);
 
-/// A denial, as [`RateLimitLayer::on_denied`] is told of it.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Denial<'a> {
-    /// The request.
-    pub request: &'a Parts,
-    /// The names of the policies that the request did not fit into.
-    pub violated_policies: &'a [String],
-    /// The window that denies.
-    pub state: State,
-}
-
-/// A request that is refused for another reason than its rules, as [`RateLimitLayer::on_refused`] is told of it.
+/// A request that is refused, as [`RateLimitLayer::on_refused`] is told of it.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Refusal<'a> {
     /// The request.
     pub request: &'a Parts,
-    /// 403 without an identity, 503 while the server is unavailable, 500 after an error that is permanent.
+    /// 429 for a denial, 403 without an identity, 503 while the server is unavailable, 500 after an error that is permanent.
     pub status: StatusCode,
-    /// Why the server has not decided; `None` if it was not asked.
+    /// Of a denial, the window that denies.
+    pub state: Option<State>,
+    /// The names of the policies that the request did not fit into.
+    pub violated_policies: &'a [String],
+    /// Why the server has not decided; `None` if it has, or was not asked.
     pub error: Option<&'a Error>,
 }
 
 /// The rules for a request, and by what it is counted.
 type Asked = Vec<(Rule, Option<Vec<u8>>)>;
 type By<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
-type OnDenied = Arc<dyn Fn(&Denial<'_>) -> Response<String> + Send + Sync>;
-type OnRefused = Arc<dyn Fn(&Refusal<'_>) -> Response<String> + Send + Sync>;
+type OnRefused = Arc<dyn Fn(&Refusal<'_>) -> Option<Response<String>> + Send + Sync>;
 
 /// Puts rules before a service.
 ///
@@ -126,7 +117,6 @@ struct Shared {
     prefix: Vec<u8>,
     cost: Option<By<u64>>,
     skip: Option<By<bool>>,
-    on_denied: Option<OnDenied>,
     on_refused: Option<OnRefused>,
     when_unavailable: WhenUnavailable,
     allows_without_identity: bool,
@@ -163,7 +153,6 @@ impl RateLimitLayer {
             prefix: PREFIX.to_vec(),
             cost: None,
             skip: None,
-            on_denied: None,
             on_refused: None,
             when_unavailable: WhenUnavailable::default(),
             allows_without_identity: WITHOUT_IDENTITY,
@@ -206,18 +195,11 @@ impl RateLimitLayer {
         self.with(|shared| shared.skip = Some(Arc::new(skip)))
     }
 
-    /// Makes the response to a request that is denied, to which the headers are added. Unless set it has the status 429
-    /// and a problem as its body.
+    /// Makes the response to a request that is denied, or refused for another reason. Where it is `None`, the response has the
+    /// [status](Refusal::status) and a problem as its body. A denial gets the headers in any case.
     #[must_use]
-    pub fn on_denied(self, handler: impl Fn(&Denial<'_>) -> Response<String> + Send + Sync + 'static) -> Self {
-        self.with(|shared| shared.on_denied = Some(Arc::new(handler)))
-    }
-
-    /// Makes the response to a request that is refused for another reason: see [`Refusal`]. Unless set it has the status and
-    /// a problem that says no more.
-    #[must_use]
-    pub fn on_refused(self, handler: impl Fn(&Refusal<'_>) -> Response<String> + Send + Sync + 'static) -> Self {
-        self.with(|shared| shared.on_refused = Some(Arc::new(handler)))
+    pub fn on_refused(self, make: impl Fn(&Refusal<'_>) -> Option<Response<String>> + Send + Sync + 'static) -> Self {
+        self.with(|shared| shared.on_refused = Some(Arc::new(make)))
     }
 
     /// What happens to requests while the server is unavailable: [`WhenUnavailable::Open`] unless set.
@@ -439,44 +421,42 @@ impl Shared {
     }
 
     fn refuse(&self, request: &Parts, status: StatusCode, error: Option<&Error>) -> Response<String> {
-        if let Some(handler) = &self.on_refused {
-            return handler(&Refusal { request, status, error });
-        }
         let (title, code) = (status.canonical_reason().unwrap_or_default(), status.as_u16());
         let problem = format!("{{\"type\":\"about:blank\",\"title\":\"{title}\",\"status\":{code}}}");
-        answer(request, status, title, problem)
+        self.answer(&Refusal { request, status, state: None, violated_policies: &[], error }, title, problem)
     }
 
     fn deny(&self, request: &Parts, violated_policies: &[String], state: State) -> Response<String> {
-        if let Some(handler) = &self.on_denied {
-            return handler(&Denial { request, violated_policies, state });
-        }
-        answer(request, DENIED, "quota exceeded", headers::problem(violated_policies))
+        let refusal = Refusal { request, status: DENIED, state: Some(state), violated_policies, error: None };
+        self.answer(&refusal, "quota exceeded", headers::problem(violated_policies))
     }
-}
 
-/// The status with a problem as its body; for a request of gRPC, the status that it has there.
-fn answer(request: &Parts, status: StatusCode, message: &'static str, problem: String) -> Response<String> {
-    let content_type = request.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
-    if !content_type.is_some_and(|content_type| content_type.starts_with(b"application/grpc")) {
-        let mut response = Response::new(problem);
-        *response.status_mut() = status;
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM));
-        return response;
+    /// The status with a problem as its body; for a request of gRPC, the status that it has there.
+    fn answer(&self, refusal: &Refusal<'_>, message: &'static str, problem: String) -> Response<String> {
+        if let Some(response) = self.on_refused.as_ref().and_then(|make| make(refusal)) {
+            return response;
+        }
+        let content_type = refusal.request.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+        if !content_type.is_some_and(|content_type| content_type.starts_with(b"application/grpc")) {
+            let mut response = Response::new(problem);
+            *response.status_mut() = refusal.status;
+            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM));
+            return response;
+        }
+        // RESOURCE_EXHAUSTED, PERMISSION_DENIED, UNAVAILABLE, INTERNAL
+        let code = match refusal.status {
+            DENIED => "8",
+            NO_IDENTITY => "7",
+            UNAVAILABLE => "14",
+            _ => "13",
+        };
+        let mut response = Response::new(String::new());
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        headers.insert(HeaderName::from_static("grpc-status"), HeaderValue::from_static(code));
+        headers.insert(HeaderName::from_static("grpc-message"), HeaderValue::from_static(message));
+        response
     }
-    // RESOURCE_EXHAUSTED, PERMISSION_DENIED, UNAVAILABLE, INTERNAL
-    let code = match status {
-        DENIED => "8",
-        NO_IDENTITY => "7",
-        UNAVAILABLE => "14",
-        _ => "13",
-    };
-    let mut response = Response::new(String::new());
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    headers.insert(HeaderName::from_static("grpc-status"), HeaderValue::from_static(code));
-    headers.insert(HeaderName::from_static("grpc-message"), HeaderValue::from_static(message));
-    response
 }
 
 /// Adds the headers. There may be some of another layer; both then stand, as one list.

@@ -56,7 +56,7 @@ pub use headers::Headers;
 #[cfg(feature = "tower")]
 pub use identity::ByAddress;
 #[cfg(feature = "tower")]
-pub use layer::{Decisions, Denial, RateLimit, RateLimitLayer, Refusal, ResponseBody, WhenUnavailable};
+pub use layer::{Decisions, RateLimit, RateLimitLayer, Refusal, ResponseBody, WhenUnavailable};
 pub use lease::Held;
 pub use limiter::Limiter;
 pub use mode::Mode;

@@ -387,14 +387,15 @@ async fn heavy_requests_are_denied_from_memory_between_light_ones() {
 #[tokio::test]
 async fn a_denial_is_answered_as_the_user_says() {
     let server = Server::frozen(Has::Module).await;
-    let handler = |denial: &redis_rl_client::Denial<'_>| {
-        let wait = denial.state.retry_after.unwrap().as_secs();
-        let text = format!("{} {wait} {:?}", denial.request.uri.path(), denial.violated_policies);
-        HttpResponse::builder().status(418).body(text).unwrap()
+    let handler = |refusal: &redis_rl_client::Refusal<'_>| {
+        // A request without an identity is answered as unless set.
+        let wait = refusal.state?.retry_after.unwrap().as_secs();
+        let text = format!("{} {wait} {:?}", refusal.request.uri.path(), refusal.violated_policies);
+        Some(HttpResponse::builder().status(418).body(text).unwrap())
     };
-    let layer = layer(&server.limiter().await, &sliding("1/minute")).on_denied(handler);
+    let layer = layer(&server.limiter().await, &sliding("1/minute")).on_refused(handler);
     let address = serve(hello().layer(layer)).await;
-    assert_eq!(by(address, "a").await.status, 200);
+    assert_eq!((by(address, "a").await.status, by(address, "").await.status), (200, 403));
     let denied = by(address, "a").await;
     // Two answers: that of the server, and that of the memory.
     for denied in [denied, by(address, "a").await] {
@@ -683,7 +684,7 @@ async fn refusals_are_answered_as_the_user_says() {
         .on_refused(|refusal| {
             let text =
                 format!("{} {} {}", refusal.status.as_u16(), refusal.request.uri.path(), refusal.error.is_some());
-            HttpResponse::builder().status(418).body(text).unwrap()
+            Some(HttpResponse::builder().status(418).body(text).unwrap())
         });
     let address = serve(hello().layer(layer)).await;
     for (key, expected) in [("", "403 / false"), ("a", "503 / true")] {

@@ -40,11 +40,7 @@ pub(crate) const UNAVAILABLE: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
 pub(crate) const PROBLEM: &str = "application/problem+json";
 
 /// What happens to a request while the server is unavailable. A `tracing` event of level `WARN` of the limiter says when
-/// that begins, one of level `INFO` when it ends.
-///
-/// It is for a server that cannot decide now. An error that is permanent, such as a key of another type or a missing
-/// permission, is answered with 500, whatever is set here. Clients can cause any number of them, so that they are logged at
-/// level `DEBUG` alone; [`RateLimitLayer::on_refused`] is told of each.
+/// that begins, one of level `INFO` when it ends. After an error that is permanent the answer is 500, whatever is set here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum WhenUnavailable {
@@ -53,9 +49,7 @@ pub enum WhenUnavailable {
     Open,
     /// It is answered with 503 Service Unavailable.
     Closed,
-    /// The same rules hold in this process' memory, by one plain counter for each key and window, which begins with its first
-    /// request; each limit is divided by the number of processes that share it. What the server has counted is not known
-    /// there, a throttle is a window in which its bucket fills, and leases are let through.
+    /// The same rules hold in this process' memory, more roughly: see [In axum](crate#in-axum).
     Local {
         /// How many processes share the limits, at least 1.
         processes: u32,
@@ -94,17 +88,9 @@ type OnRefused = Arc<dyn Fn(&Refusal<'_>) -> Option<Response<String>> + Send + S
 ///
 /// Every request is counted by the rules under its identity. One that fits goes on to the service, with [`Decisions`] in
 /// its extensions, and the response gets the headers `RateLimit-Policy` and `RateLimit`. One that does not is answered
-/// with 429, `Retry-After` and a problem of type `quota-exceeded`. A request of gRPC (`content-type: application/grpc`) gets
-/// the status `RESOURCE_EXHAUSTED` in its place, and `PERMISSION_DENIED`, `UNAVAILABLE` or `INTERNAL` for 403, 503 or 500.
+/// with 429, `Retry-After` and a problem of type `quota-exceeded`.
 ///
-/// A key is the prefix, the policy (the rule's name, or else its kind with its limits) and the identity:
-/// `rl:sliding-100/60s:{203.0.113.7}`. So two layers with two rules are two limits. Two layers with the same rule are
-/// one, unless the rules have names. An identity of more than 512 bytes is shortened to its beginning and a hash.
-///
-/// A [`Lease`](crate::Lease) bounds how many requests of an identity are under way at a time: each holds a place, which is
-/// renewed meanwhile, until its response has been sent or its client has gone. The layer makes up the holders.
-///
-/// [In axum](crate#in-axum) shows how it is used.
+/// [In axum](crate#in-axum) shows how it is used, and says what keys are made of and what a [`Lease`](crate::Lease) does.
 #[derive(Clone)]
 pub struct RateLimitLayer {
     shared: Arc<Shared>,

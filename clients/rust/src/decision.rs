@@ -216,6 +216,9 @@ pub(crate) fn binding(each: &[State]) -> Option<&State> {
         .or_else(|| each.iter().min_by_key(|state| (free(state), state.window)))
 }
 
+/// What is held, or the denial.
+pub type Granted<T> = Result<T, Decision>;
+
 /// The short answer to one rule. See [`Limiter::admit`](crate::Limiter::admit).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "a request that was denied must not go on"]

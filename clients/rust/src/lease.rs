@@ -9,32 +9,27 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::decision::Decision;
+use crate::decision::{Decision, Granted};
 use crate::error::Error;
 use crate::held::Hold;
 use crate::limiter::{Leave, Limiter};
 use crate::rule::{Lease, Use};
 
 impl Limiter {
-    /// Asks for a lease: `RL.ACQUIRE`. The inner error is a denial. A lease rule without a holder gets a random one.
+    /// Asks for a lease: `RL.ACQUIRE`. A lease rule without a holder gets a random one.
     ///
     /// What is granted is given back by [`Held::release`], when the [`Held`] is dropped, or by itself when the lease ends.
     /// So it is if this future is dropped, or comes to its deadline, and the server grants the lease afterwards; but not to a
     /// holder that the rule names, for which it may be a renewal. After
     /// [`Error::ReplyLost`] the lease may be held, and ends by itself.
-    pub async fn acquire(&self, key: impl AsRef<[u8]>, rule: &Lease) -> Result<Result<Held, Decision>, Error> {
+    pub async fn acquire(&self, key: impl AsRef<[u8]>, rule: &Lease) -> Result<Granted<Held>, Error> {
         let wanted = rule.holder.is_none().then(Weak::new);
         self.acquire_while(wanted, key.as_ref(), rule.clone().with_holder()).await
     }
 
     /// Where the caller leaves, the lease is given back unless it is `wanted` still: a later call by the same holder renews it,
     /// or has it. `None`: nobody here knows.
-    async fn acquire_while(
-        &self,
-        wanted: Option<Weak<()>>,
-        key: &[u8],
-        rule: Lease,
-    ) -> Result<Result<Held, Decision>, Error> {
+    async fn acquire_while(&self, wanted: Option<Weak<()>>, key: &[u8], rule: Lease) -> Result<Granted<Held>, Error> {
         let sent = Instant::now();
         let call = Arc::new(self.request([(key, (&rule).into())], None, Use::Hit)?);
         let (its_key, its_rule) = (key.to_vec(), rule.clone());
@@ -57,12 +52,7 @@ impl Limiter {
     /// lives, three times in its length. A renewal that fails is tried again at the next time. Of the callers that wait for a
     /// place at a key, one asks for it at a time, in the order in which they came. While the server is unavailable it tries
     /// again each second; the error is then that of the end.
-    pub async fn hold(
-        &self,
-        key: impl AsRef<[u8]>,
-        rule: &Lease,
-        timeout: Duration,
-    ) -> Result<Result<Held, Decision>, Error> {
+    pub async fn hold(&self, key: impl AsRef<[u8]>, rule: &Lease, timeout: Duration) -> Result<Granted<Held>, Error> {
         let (key, rule) = (key.as_ref(), &rule.clone().with_holder());
         let wanted = Arc::new(());
         let still = &Some(Arc::downgrade(&wanted));

@@ -50,7 +50,7 @@ pub use blocks::Blocks;
 #[cfg(feature = "calendar")]
 pub use calendar::Calendar;
 pub use connection::Connection;
-pub use decision::{Admission, Decision, Refund, Settled, Source, State};
+pub use decision::{Admission, Decision, Granted, Refund, Settled, Source, State};
 pub use error::Error;
 pub use headers::Headers;
 #[cfg(feature = "tower")]

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::call::{Call, unix_millis};
 use crate::command::Command;
 use crate::common::Reserved;
-use crate::decision::{Decision, Settled};
+use crate::decision::{Decision, Granted, Settled};
 use crate::error::{Error, no_answer};
 use crate::held::Hold;
 use crate::lease::random_holder;
@@ -24,7 +24,7 @@ pub(crate) const SHORTEST_MEMORY: Duration = Duration::from_secs(60);
 
 impl Limiter {
     /// Reserves units of a budget whose true cost is known only afterwards, such as the tokens of a language model, if all
-    /// of them fit (1 to 2^53 − 1); the inner error is a denial. See [`Reservation`], which renews itself; if this process dies, what is reserved is
+    /// of them fit (1 to 2^53 − 1). See [`Reservation`], which renews itself; if this process dies, what is reserved is
     /// given back by the next reservation or settlement at the key after `lease` (0.001 to 2147483647 seconds, whole
     /// milliseconds; 60 seconds suit most) is over.
     ///
@@ -36,7 +36,7 @@ impl Limiter {
         rule: impl Metered,
         units: u64,
         lease: Duration,
-    ) -> Result<Result<Reservation, Decision>, Error> {
+    ) -> Result<Granted<Reservation>, Error> {
         let mut rule: Rule = rule.into();
         let common = rule.common_mut();
         (common.cost, common.hold) = (Some(units), Some(Reserved::Wanted));
@@ -66,7 +66,7 @@ impl Limiter {
         &self,
         rules: impl IntoIterator<Item = (K, Rule)>,
         lease: Duration,
-    ) -> Result<Result<Reservation, Decision>, Error> {
+    ) -> Result<Granted<Reservation>, Error> {
         self.reserved(rules, Some(Command::ALL), lease).await
     }
 
@@ -101,7 +101,7 @@ impl Limiter {
         rules: impl IntoIterator<Item = (K, Rule)>,
         command: Option<Command>,
         lease: Duration,
-    ) -> Result<Result<Reservation, Decision>, Error> {
+    ) -> Result<Granted<Reservation>, Error> {
         let length = Window::new(0, lease).map_err(|_| {
             let range = "from 0.001 to 2147483647 seconds, in whole milliseconds";
             Error::Invalid(format!("the lease of a reservation must be {range}, not {lease:?}"))

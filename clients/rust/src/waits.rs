@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::decision::Decision;
+use crate::decision::{Decision, Granted};
 use crate::error::Error;
 use crate::lease::Held;
 use crate::limiter::{LAST_CALL_SHARE, Limiter};
@@ -65,9 +65,9 @@ impl Limiter {
         polls: bool,
         timeout: Duration,
         ask: impl Fn(Self, Duration) -> F,
-    ) -> Result<Result<T, Decision>, Error>
+    ) -> Result<Granted<T>, Error>
     where
-        F: Future<Output = Result<Result<T, Decision>, Error>>,
+        F: Future<Output = Result<Granted<T>, Error>>,
     {
         let deadline = Instant::now().checked_add(timeout);
         let until = |wake: Instant| deadline.map_or(wake, |deadline| wake.min(deadline));

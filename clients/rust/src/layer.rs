@@ -119,12 +119,13 @@ impl RateLimitLayer {
         rule: impl Into<Rule>,
         identity: impl Fn(&Parts) -> Option<K> + Send + Sync + 'static,
     ) -> Self {
-        Self::per_request(limiter, |_| Vec::<(Rule, Option<K>)>::new()).and(rule, identity)
+        let rule = rule.into();
+        Self::per_request(limiter, move |request| vec![(rule.clone(), identity(request))])
     }
 
     /// Holds each request to the rules that a function has for it: those of the customer's plan, of the route, or none, each with
     /// by what the request is counted (an address, a user, an API key; `None` if it has none). Several are decided together, all
-    /// or nothing.
+    /// or nothing; in a cluster their identities have to be the same, or the prefix has to have a hash tag.
     ///
     /// A limit on a route is best named by the route's template, such as that of axum's `MatchedPath`, and never by the
     /// path. Making a rule for each request costs little; cloning a rule that was made before costs less.
@@ -147,25 +148,6 @@ impl RateLimitLayer {
             local: None,
         };
         Self { shared: Arc::new(shared) }
-    }
-
-    /// Holds requests to another rule as well. They are decided together, all or nothing. In a cluster, the identities
-    /// have to be the same, or the prefix has to have a hash tag.
-    #[must_use]
-    pub fn and<K: Into<Vec<u8>>>(
-        self,
-        rule: impl Into<Rule>,
-        identity: impl Fn(&Parts) -> Option<K> + Send + Sync + 'static,
-    ) -> Self {
-        let rule = rule.into();
-        self.with(|shared| {
-            let others = Arc::clone(&shared.checks);
-            shared.checks = Arc::new(move |request| {
-                let mut checks = others(request);
-                checks.push((rule.clone(), identity(request).map(Into::into)));
-                checks
-            });
-        })
     }
 
     /// What a request weighs in each of the rules, 0 to 2^53 − 1. Unless set, the cost of each rule. With a cost of 0 it

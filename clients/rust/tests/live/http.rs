@@ -287,8 +287,15 @@ async fn each_request_has_its_rules_and_costs() {
 async fn several_rules_are_decided_together() {
     let server = Server::frozen(Has::Module).await;
     let limiter = server.limiter().await;
-    let rules = layer(&limiter, &sliding("2/minute").name("key").unwrap())
-        .and(Rule::fixed("3/hour").unwrap().name("all").unwrap(), |_| Some("all"));
+    let rules = [
+        Rule::from(sliding("2/minute").name("key").unwrap()),
+        Rule::fixed("3/hour").unwrap().name("all").unwrap().into(),
+    ];
+    let rules = RateLimitLayer::per_request(limiter, move |request| {
+        let [key, all] = rules.clone();
+        vec![(key, by_api_key(request)), (all, Some(b"all".to_vec()))]
+    })
+    .timeout(Duration::from_secs(60));
     let address = serve(hello().layer(rules)).await;
     assert_eq!(by(address, "a").await.names(), ["key", "all"]);
     assert_eq!(by(address, "a").await.status, 200);
@@ -498,9 +505,11 @@ async fn a_lease_holds_requests_that_are_under_way() {
         "done"
     };
     let router = Router::new().route("/", get(|| async { "hello" })).route("/slow", get(slow));
-    let layer = RateLimitLayer::new(limiter.clone(), lease, by_api_key)
-        .and(sliding("100/hour"), by_api_key)
-        .timeout(Duration::from_secs(60));
+    let rules = [Rule::from(lease), sliding("100/hour").into()];
+    let layer = RateLimitLayer::per_request(limiter.clone(), move |request| {
+        rules.clone().map(|rule| (rule, by_api_key(request))).to_vec()
+    })
+    .timeout(Duration::from_secs(60));
     let address = serve(router.layer(layer)).await;
     let held = async || server.run::<u64>("ZCARD rl:busy:{a}").await;
     let first = tokio::spawn(async move { ask(address, "/slow", &[("x-api-key", "a")]).await.status });

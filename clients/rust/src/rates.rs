@@ -147,15 +147,9 @@ pub trait Rates {
     fn windows(self) -> Result<Vec<Window>, Error>;
 }
 
-impl Rates for &str {
+impl<T: AsRef<str> + ?Sized> Rates for &T {
     fn windows(self) -> Result<Vec<Window>, Error> {
-        self.split(',').map(Window::parse).collect()
-    }
-}
-
-impl Rates for &String {
-    fn windows(self) -> Result<Vec<Window>, Error> {
-        self.as_str().windows()
+        self.as_ref().split(',').map(Window::parse).collect()
     }
 }
 

@@ -1,7 +1,7 @@
 //! A lease that is held.
 
 use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
+use std::hash::BuildHasher;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
@@ -20,8 +20,7 @@ impl Limiter {
     ///
     /// What is granted is given back by [`Held::release`], when the [`Held`] is dropped, or by itself when the lease ends.
     /// So it is if this future is dropped, or comes to its deadline, and the server grants the lease afterwards; but not to a
-    /// holder that the rule names, for which it may be a renewal. After
-    /// [`Error::ReplyLost`] the lease may be held, and ends by itself.
+    /// holder that the rule names, for which it may be a renewal. After [`Error::ReplyLost`] the lease may be held, and ends by itself.
     pub async fn acquire(&self, key: impl AsRef<[u8]>, rule: &Lease) -> Result<Granted<Held>, Error> {
         let wanted = rule.holder.is_none().then(Weak::new);
         self.acquire_while(wanted, key.as_ref(), rule.clone().with_holder()).await
@@ -48,8 +47,8 @@ impl Limiter {
         Ok(Ok(Held { hold, rule, decision, armed: true, renewals: JoinSet::new(), wanted: None }))
     }
 
-    /// A lease for a block of work, or the denial: waits up to `timeout` for a place, and renews the lease for as long as the [`Held`]
-    /// lives, three times in its length. A renewal that fails is tried again at the next time. Of the callers that wait for a
+    /// A lease for a block of work, or the denial: waits up to `timeout` for a place, and renews the lease for as long as the
+    /// [`Held`] lives, three times in its length. A renewal that fails is tried again at the next time. Of the callers that wait for a
     /// place at a key, one asks for it at a time, in the order in which they came. While the server is unavailable it tries
     /// again each second; the error is then that of the end.
     pub async fn hold(&self, key: impl AsRef<[u8]>, rule: &Lease, timeout: Duration) -> Result<Granted<Held>, Error> {
@@ -172,11 +171,6 @@ impl Drop for Held {
 
 /// 128 bits that nobody else comes up with: hashes under random keys of the standard library's, of the time.
 pub(crate) fn random_holder() -> String {
-    let random = || {
-        let mut hasher = RandomState::new().build_hasher();
-        hasher.write_u128(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos());
-        hasher.write_u32(std::process::id());
-        hasher.finish()
-    };
+    let random = || RandomState::new().hash_one((SystemTime::now(), std::process::id()));
     format!("{:016x}{:016x}", random(), random())
 }

@@ -86,8 +86,8 @@ impl Held {
         Take::Ask(Ask { size, cost, sent: now })
     }
 
-    /// How large a block is: as much as was spent or asked for in the last δ, so that a process that spends little hoards nothing, and no
-    /// more than is free.
+    /// How large a block is: as much as was spent or asked for in the last δ, so that a process that spends little hoards
+    /// nothing, and no more than is free.
     fn size(&mut self, now: Instant) -> u64 {
         while self.spent.front().is_some_and(|(at, _)| *at + self.terms.within < now) {
             self.spent.pop_front();

@@ -104,8 +104,8 @@ impl Blocks {
     /// unavailable. `used` and `remaining` count what this process holds as free. A denial is believed for its wait and at most
     /// a second. The hook and the statistics see each request.
     ///
-    /// What is allowed is allowed at the moment at which this future is ready, so the request has to begin then. It is [`Error::Unavailable`] where the
-    /// server's answers take longer than `within`.
+    /// What is allowed is allowed at the moment at which this future is ready, so the request has to begin then. It is
+    /// [`Error::Unavailable`] where the server's answers take longer than `within`.
     pub async fn hit(&self, key: impl AsRef<[u8]>, cost: u64) -> Result<Decision, Error> {
         let (key, started) = (key.as_ref(), Instant::now());
         let outcome = self.decide(key, cost).await;

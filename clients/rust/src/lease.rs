@@ -19,8 +19,9 @@ impl Limiter {
     /// Asks for a lease: `RL.ACQUIRE`. A lease rule without a holder gets a random one.
     ///
     /// What is granted is given back by [`Held::release`], when the [`Held`] is dropped, or by itself when the lease ends.
-    /// So it is if this future is dropped, or comes to its deadline, and the server grants the lease afterwards; but not to a
-    /// holder that the rule names, for which it may be a renewal. After [`Error::ReplyLost`] the lease may be held, and ends by itself.
+    /// So it is if this future is dropped, or comes to its deadline, and the server grants the lease afterwards; but not to
+    /// a holder that the rule names, for which it may be a renewal. After [`Error::ReplyLost`] the lease may be held, and
+    /// ends by itself.
     pub async fn acquire(&self, key: impl AsRef<[u8]>, rule: &Lease) -> Result<Granted<Held>, Error> {
         let wanted = rule.holder.is_none().then(Weak::new);
         self.acquire_while(wanted, key.as_ref(), rule.clone().with_holder()).await
@@ -47,10 +48,10 @@ impl Limiter {
         Ok(Ok(Held { hold, rule, decision, armed: true, renewals: JoinSet::new(), wanted: None }))
     }
 
-    /// A lease for a block of work, or the denial: waits up to `timeout` for a place, and renews the lease for as long as the
-    /// [`Held`] lives, three times in its length. A renewal that fails is tried again at the next time. Of the callers that wait for a
-    /// place at a key, one asks for it at a time, in the order in which they came. While the server is unavailable it tries
-    /// again each second; the error is then that of the end.
+    /// A lease for a block of work, or the denial: waits up to `timeout` for a place, and renews the lease for as long as
+    /// the [`Held`] lives, three times in its length. A renewal that fails is tried again at the next time. Of the callers
+    /// that wait for a place at a key, one asks for it at a time, in the order in which they came. While the server is
+    /// unavailable it tries again each second; the error is then that of the end.
     pub async fn hold(&self, key: impl AsRef<[u8]>, rule: &Lease, timeout: Duration) -> Result<Granted<Held>, Error> {
         let (key, rule) = (key.as_ref(), &rule.clone().with_holder());
         let wanted = Arc::new(());

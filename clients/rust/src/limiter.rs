@@ -207,9 +207,9 @@ impl Limiter {
     }
 
     /// As [`hit`](Self::hit), but a request that does not fit now, and will after a wait of at most `within` (up to an
-    /// hour), is counted at the time at which it will fit, its *turn*: `WITHIN`. It is allowed then; [`wait`](crate::State::wait) says
-    /// for how long to wait, from when the reply came, and [`at`](crate::State::at) when the turn is. Nobody overtakes, and nobody
-    /// has to ask again.
+    /// hour), is counted at the time at which it will fit, its *turn*: `WITHIN`. It is allowed then;
+    /// [`wait`](crate::State::wait) says for how long to wait, from when the reply came, and [`at`](crate::State::at) when
+    /// the turn is. Nobody overtakes, and nobody has to ask again.
     ///
     /// This is for those who schedule; [`wait`](Self::wait) sleeps, too. A turn that is not needed is given back by
     /// [`refund_at`](Self::refund_at), of a throttle only the last one. Where this future is dropped, it is given back. A

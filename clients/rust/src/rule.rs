@@ -16,16 +16,16 @@ use crate::rates::{MOST_UNITS, Rates, Seconds, Window, ordered};
 macro_rules! kind {
     ($rule:ident $(, $trait:ident)*) => {
         impl $rule {
-            /// Names the policy, in printable ASCII, for HTTP headers and for the keys of [`RateLimitLayer`](crate::RateLimitLayer). Without
-            /// a name it is called by its window in the headers: `60s`. Of several windows each gets its length behind
-            /// the name: `api-60s`.
+            /// Names the policy, in printable ASCII, for HTTP headers and for the keys of
+            /// [`RateLimitLayer`](crate::RateLimitLayer). Without a name it is called by its window in the headers: `60s`.
+            /// Of several windows each gets its length behind the name: `api-60s`.
             pub fn name(mut self, name: &str) -> Result<Self, Error> {
                 self.with.name = printable("name", name)?;
                 Ok(self)
             }
 
-            /// What is counted, in printable ASCII, for `qu` in the header RateLimit-Policy, where it is not requests: `content-bytes`, for
-            /// example.
+            /// What is counted, in printable ASCII, for `qu` in the header RateLimit-Policy, where it is not requests:
+            /// `content-bytes`, for example.
             pub fn unit(mut self, unit: &str) -> Result<Self, Error> {
                 self.with.unit = printable("unit", unit)?;
                 Ok(self)
@@ -241,8 +241,8 @@ impl Rule {
         Ok(Sliding { windows: ordered(rates)?, with: Common::default() })
     }
 
-    /// A fixed window, or several (up to 16 of different lengths, all or nothing): one counter for each. Up to twice the limit can pass
-    /// around the turn of a window. With one window and no cost, denials are counted too.
+    /// A fixed window, or several (up to 16 of different lengths, all or nothing): one counter for each. Up to twice the
+    /// limit can pass around the turn of a window. With one window and no cost, denials are counted too.
     pub fn fixed(rates: impl Rates) -> Result<Fixed, Error> {
         Ok(Fixed { windows: ordered(rates)?, anchored: false, with: Common::default() })
     }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use redis_rl_client::{Blocks, InvalidArgument, Limiter, Rule, Window};
+use redis_rl_client::{Blocks, Error, Limiter, Rule, Window};
 
 use crate::messages::{Shown, Struct, Unit};
 use crate::stats::LimitStats;
@@ -72,7 +72,7 @@ pub struct Block {
 const LONGEST_BLOCK: Duration = Duration::from_secs(10);
 
 impl Block {
-    pub fn blocks(&self, limiter: &Limiter) -> Result<&Blocks, InvalidArgument> {
+    pub fn blocks(&self, limiter: &Limiter) -> Result<&Blocks, Error> {
         if let Some(blocks) = self.blocks.get() {
             return Ok(blocks);
         }
@@ -205,7 +205,7 @@ pub fn of_calendar(limit: u32, unit: Unit, calendar: &Calendar) -> Result<Kind, 
         // What is too much for the type is too much for any unit.
         rule.starts(u8::try_from(calendar.starts.unwrap_or(1)).unwrap_or(u8::MAX))
     };
-    let rule = make().map_err(|error: InvalidArgument| error.to_string())?;
+    let rule = make().map_err(|error: Error| error.to_string())?;
     Ok(Kind::Calendar { rule, unit, calendar: calendar.clone() })
 }
 
@@ -218,15 +218,15 @@ pub fn rule(algorithm: Algorithm, windows: &[Window], burst: Option<u32>) -> Res
         return Err("a burst belongs to 'algorithm: throttle'".to_owned());
     }
     let made = match algorithm {
-        Algorithm::Fixed => Rule::fixed(windows).map(Kind::Fixed),
-        Algorithm::Sliding => Rule::sliding(windows).map(Kind::Sliding),
+        Algorithm::Fixed => Rule::fixed(windows.to_vec()).map(Kind::Fixed),
+        Algorithm::Sliding => Rule::sliding(windows.to_vec()).map(Kind::Sliding),
         Algorithm::Throttle => {
             let [window] = windows else {
                 return Err("a throttle has one rate".to_owned());
             };
             // A limit of 0 denies everything, which a steady rate cannot say.
             if window.limit() == 0 {
-                return Rule::fixed(windows).map(Kind::Fixed).map_err(|error| error.to_string());
+                return Rule::fixed(*window).map(Kind::Fixed).map_err(|error| error.to_string());
             }
             let burst = burst.map_or(window.limit(), u64::from).max(1);
             // The server takes none of more than 2^62 nanoseconds.

@@ -13,9 +13,7 @@ use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::routing::get;
 use axum::{Extension, Router};
-use redis_rl_client::{
-    Attempt, ByAddress, Check, Decisions, Lease, Limiter, RateLimitLayer, Rule, Sliding, WhenUnavailable,
-};
+use redis_rl_client::{ByAddress, Decisions, Lease, Limiter, RateLimitLayer, Rule, Sliding, WhenUnavailable};
 
 #[derive(Clone)]
 struct Slow {
@@ -42,9 +40,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // By the plan of the customer, and for each route: it is named by the template of the route, not by the path.
     let (free, paid) = (Rule::sliding("20/minute")?, Rule::sliding("2000/minute")?);
     let by_plan = RateLimitLayer::per_request(limiter.clone(), move |request| {
-        let customer = request.headers.get("x-api-key").map(|key| key.as_bytes());
-        let plan = if customer.is_some_and(|key| key.starts_with(b"paid-")) { &paid } else { &free };
-        vec![Check::new(per_route(plan, request), customer)]
+        let customer = request.headers.get("x-api-key").map(|key| key.as_bytes().to_vec());
+        let plan = if customer.as_ref().is_some_and(|key| key.starts_with(b"paid-")) { &paid } else { &free };
+        vec![(per_route(plan, request), customer)]
     });
 
     let slow = Slow { limiter, rule: Rule::lease(3, Duration::from_secs(30))? };
@@ -70,19 +68,19 @@ fn per_route(plan: &Sliding, request: &Parts) -> Sliding {
 
 /// What the layers have decided is in the request's extensions.
 async fn item(Extension(decisions): Extension<Decisions>) -> String {
-    let left = decisions.iter().map(|decided| decided.decision.remaining).min().unwrap_or_default();
+    let left = decisions.0.iter().map(|(_, decision)| decision.remaining).min().unwrap_or_default();
     format!("an item; {left} requests left\n")
 }
 
 /// At most three at a time, on all instances of the service together. The fourth waits up to two seconds.
 async fn slow_page(State(Slow { limiter, rule }): State<Slow>) -> Result<&'static str, StatusCode> {
     match limiter.hold("slow", &rule, Duration::from_secs(2)).await {
-        Ok(Attempt::Granted(held)) => {
+        Ok(Ok(held)) => {
             tokio::time::sleep(Duration::from_secs(2)).await;
             held.release().await;
             Ok("done\n")
         }
-        Ok(Attempt::Denied(_)) => Err(StatusCode::SERVICE_UNAVAILABLE),
+        Ok(Err(_)) => Err(StatusCode::SERVICE_UNAVAILABLE),
         Err(_) => Err(StatusCode::INTERNAL_SERVER_ERROR),
     }
 }

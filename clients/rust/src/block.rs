@@ -1,21 +1,8 @@
 //! What one process has reserved of one key and may still spend: a state machine without a clock and without a server.
 //!
-//! # Why no stretch of time holds more than the limit
-//!
-//! A rule allows `limit` units in any window of length W. Callers reserve several units in one call, by a rule whose window
-//! is longer by δ and one millisecond, and spend a unit for at most δ, counted from before the call was sent.
-//!
-//! Take any stretch of time [t, t + W], and a unit that was used in it, at u. Its call was sent at u − δ or later, and the
-//! server decided between that and u. So it decided in [t − δ, t + W]. Its stamp is that time in whole milliseconds, rounded
-//! down: above t − δ − 1 ms, and at most t + W. The stamps of all units that were used in the stretch are thus within
-//! W + δ + 1 ms, where the server admits at most `limit` units.
-//!
-//! Nothing else is assumed. The server's clock stamps and a process measures one duration, so no two clocks have to agree. A
-//! reply that is late or lost, a process that is killed, and a rest that is not given back leave units reserved that nobody
-//! spends: fewer are used, never more. A unit is given back only after it has left this state.
-//!
-//! Where the server's clock is stepped, it counts as for every other call: a step back by at most a window denies more, and a
-//! step forward forgets what lies in between. Blocks add nothing to that.
+//! The server counts by windows that are longer by δ and a millisecond, and a unit is spent for at most δ, counted from before
+//! its call was sent: so no stretch of time as long as a window holds more than the limit. docs/BLOCKS.md has the argument, and
+//! tests/unit/block.rs plays it. A unit is given back only after it has left this state.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant, SystemTime};
@@ -58,10 +45,7 @@ pub(crate) enum Take {
     Spent,
     /// The server has denied as much a moment ago.
     Denied,
-    /// Calls that are under way ask for enough. The caller waits until one of them [ends](Held::ended), and
-    /// [leaves](Held::leave).
-    Wait,
-    /// The caller sends this call, and says how it [ended](Held::ended).
+    /// The caller sends this call, and the others wait for it.
     Ask(Ask),
 }
 
@@ -71,10 +55,6 @@ pub(crate) struct Held {
     rests: Vec<Rest>,
     /// When callers spent units or asked for them, and how many: as far back as it matters to the size of a block.
     spent: VecDeque<(Instant, u64)>,
-    /// Units that calls under way ask for beyond what their own callers need.
-    asked: u64,
-    /// Units that waiting callers need.
-    wanted: u64,
     /// What was free on the server when it answered last.
     free: u64,
     /// The cost that it has denied, and until when that holds.
@@ -83,8 +63,7 @@ pub(crate) struct Held {
 
 impl Held {
     pub fn new(terms: Terms) -> Self {
-        let (rests, spent) = (Vec::new(), VecDeque::new());
-        Self { terms, rests, spent, asked: 0, wanted: 0, free: u64::MAX, denied: None }
+        Self { terms, rests: Vec::new(), spent: VecDeque::new(), free: u64::MAX, denied: None }
     }
 
     /// Units that may be spent now.
@@ -94,29 +73,21 @@ impl Held {
 
     /// A caller needs units, at least one. This is the only place besides [`granted`](Self::granted) where units are spent.
     pub fn take(&mut self, cost: u64, now: Instant) -> Take {
-        let left = self.left(now);
-        // What waiting callers count on, beyond what is under way for them, is not for those that come later.
-        let promised = self.wanted.saturating_sub(self.asked);
-        if left.saturating_sub(promised) >= cost {
+        if self.left(now) >= cost {
             self.spend(cost, now);
             return Take::Spent;
         }
         if self.denied.is_some_and(|(denied, until)| denied <= cost && now < until) {
             return Take::Denied;
         }
-        if (left + self.asked).saturating_sub(self.wanted) >= cost {
-            self.wanted += cost;
-            return Take::Wait;
-        }
         let size = self.size(now).max(cost);
-        self.asked += size - cost;
         // Also where the answer is late or a denial: of a crowd that comes at once the later callers ask for more.
         self.note(cost, now);
         Take::Ask(Ask { size, cost, sent: now })
     }
 
-    /// How large a block is: as much as was spent or asked for in the last δ, so that a process that spends little hoards nothing, and no
-    /// more than is free.
+    /// How large a block is: as much as was spent or asked for in the last δ, so that a process that spends little hoards
+    /// nothing, and no more than is free.
     fn size(&mut self, now: Instant) -> u64 {
         while self.spent.front().is_some_and(|(at, _)| *at + self.terms.within < now) {
             self.spent.pop_front();
@@ -144,11 +115,6 @@ impl Held {
         }
     }
 
-    /// A caller that has waited waits no more.
-    pub fn leave(&mut self, cost: u64) {
-        self.wanted -= cost;
-    }
-
     /// The server has reserved the units of a call, with this stamp, and `free` are left. Answers whether those that the
     /// caller needs are spent: not where the reply came too late.
     pub fn granted(&mut self, ask: Ask, at: SystemTime, free: u64, now: Instant) -> bool {
@@ -172,11 +138,6 @@ impl Held {
             self.denied = Some((ask.cost, until));
         }
         alone
-    }
-
-    /// A call has ended: it was answered, has failed, or its caller has gone.
-    pub fn ended(&mut self, ask: Ask) {
-        self.asked -= ask.size - ask.cost;
     }
 
     /// Takes out what may not be spent any more, to be given back.

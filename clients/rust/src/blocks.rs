@@ -1,17 +1,17 @@
 //! Requests that are decided in this process, from units that it has reserved in blocks.
 
 use std::io::ErrorKind::TimedOut;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use quick_cache::sync::Cache;
-use tokio::sync::Notify;
+use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::block::{Ask, Held, ROUNDING, Take, Terms};
+use crate::block::{Held, ROUNDING, Take, Terms};
 use crate::decision::{Decision, Source};
 use crate::denials::LONGEST;
-use crate::error::{Error, InvalidArgument, no_answer};
+use crate::error::{Error, no_answer};
 use crate::limiter::{LONGEST_TURN, Leave, Limiter};
 use crate::rates::{MOST_UNITS, Window};
 use crate::rule::{Rule, Sliding, Use};
@@ -34,19 +34,6 @@ const MOST: u64 = 1000;
 ///
 /// Make one for each rule and keep it; clones share what is held. All processes must use the same `units` and `within`:
 /// both are part of the [key](Self::key).
-///
-/// ```no_run
-/// use redis_rl_client::{Blocks, Limiter, Rule};
-/// use std::time::{Duration, SystemTime};
-///
-/// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
-/// let limiter = Limiter::open("redis://127.0.0.1/")?;
-/// let tenants = Blocks::new(&limiter, &Rule::sliding("6000/minute")?, 10, Duration::from_millis(500))?;
-/// if !tenants.hit("tenant:7", 1).await?.allowed {
-///     println!("later");
-/// }
-/// # Ok(()) }
-/// ```
 #[derive(Debug, Clone)]
 pub struct Blocks {
     limiter: Limiter,
@@ -55,16 +42,11 @@ pub struct Blocks {
     /// With windows that are longer.
     rule: Sliding,
     terms: Terms,
-    places: Arc<Cache<Vec<u8>, Arc<Place>>>,
+    places: Arc<Cache<Vec<u8>, Place>>,
 }
 
-/// A key in this process.
-#[derive(Debug)]
-struct Place {
-    known: Mutex<Known>,
-    /// A call has ended.
-    ended: Notify,
-}
+/// A key in this process. It is locked also while the server is asked for units.
+type Place = Arc<Mutex<Known>>;
 
 #[derive(Debug)]
 struct Known {
@@ -76,20 +58,18 @@ struct Known {
 impl Blocks {
     /// Blocks of at most `units` (2 to 1000), spent within a time of at least a millisecond, in whole milliseconds, and at
     /// most the shortest window. That time has to be several times as long as a call to the server takes.
-    ///
-    /// # Errors
-    /// If one of the two is out of its range, or the rule has a cost, is forced or held: the cost is that of each hit.
-    pub fn new(limiter: &Limiter, rule: &Sliding, units: u64, within: Duration) -> Result<Self, InvalidArgument> {
+    /// The rule has no cost, which is that of each hit, and is neither forced nor held.
+    pub fn new(limiter: &Limiter, rule: &Sliding, units: u64, within: Duration) -> Result<Self, Error> {
         let plain = Rule::from(rule);
         if plain.common().cost.is_some() || !plain.takes_turns() {
-            return Err(InvalidArgument("blocks take a sliding rule without cost, force and holder".to_owned()));
+            return Err(Error::Invalid("blocks take a sliding rule without cost, force and holder".to_owned()));
         }
         if !(2..=MOST).contains(&units) {
-            return Err(InvalidArgument(format!("a block has 2 to {MOST} units, not {units}")));
+            return Err(Error::Invalid(format!("a block has 2 to {MOST} units, not {units}")));
         }
         let shortest = rule.windows().iter().map(Window::length).min().unwrap_or_default();
         if !(ROUNDING..=shortest).contains(&within) || !within.subsec_nanos().is_multiple_of(1_000_000) {
-            return Err(InvalidArgument(format!(
+            return Err(Error::Invalid(format!(
                 "a block is spent within whole milliseconds, from 1 to the shortest window, not within {within:?}"
             )));
         }
@@ -119,15 +99,13 @@ impl Blocks {
 
     /// Decides on a request that weighs `cost` units (1 to 2^53 − 1), here or by a call to the server.
     ///
-    /// Callers at one key share what is held. Of those that find nothing one asks, and the others wait for what it gets. No
+    /// Callers at one key share what is held. Of those that find nothing one asks at a time, and the others wait. No
     /// call takes longer than the limiter's [timeout](crate::Options::timeout); what is held is spent also while the server is
     /// unavailable. `used` and `remaining` count what this process holds as free. A denial is believed for its wait and at most
     /// a second. The hook and the statistics see each request.
     ///
-    /// What is allowed is allowed at the moment at which this future is ready, so the request has to begin then.
-    ///
-    /// # Errors
-    /// As [`Error`] says. Also [`Error::Unavailable`] where the server's answers take longer than `within`.
+    /// What is allowed is allowed at the moment at which this future is ready, so the request has to begin then. It is
+    /// [`Error::Unavailable`] where the server's answers take longer than `within`.
     pub async fn hit(&self, key: impl AsRef<[u8]>, cost: u64) -> Result<Decision, Error> {
         let (key, started) = (key.as_ref(), Instant::now());
         let outcome = self.decide(key, cost).await;
@@ -137,101 +115,74 @@ impl Blocks {
 
     async fn decide(&self, key: &[u8], cost: u64) -> Result<Decision, Error> {
         if !(1..=MOST_UNITS).contains(&cost) {
-            return Err(InvalidArgument(format!("a cost must be from 1 to {MOST_UNITS}, not {cost}")).into());
+            return Err(Error::Invalid(format!("a cost must be from 1 to {MOST_UNITS}, not {cost}")));
         }
         let deadline = Instant::now() + self.limiter.timeout().min(LONGEST_TURN);
         let place = self.place(key);
+        let Ok(mut known) = timeout_at(deadline, place.lock()).await else {
+            let late = "no other caller's request was answered in time".to_owned();
+            return Err(Error::Unavailable(no_answer(TimedOut, late)));
+        };
         let mut was_late = false;
         loop {
-            // Before the state is looked at, so that no end of a call is missed.
-            let ended = place.ended.notified();
-            let now = Instant::now();
-            let ask = {
-                let mut known = place.known();
-                match known.held.take(cost, now.into_std()) {
-                    Take::Spent => return self.tell(&known, cost, true, now, Source::Memory),
-                    Take::Denied => return self.tell(&known, cost, false, now, Source::Memory),
-                    Take::Wait => None,
-                    Take::Ask(ask) => Some(ask),
-                }
+            let sent = Instant::now();
+            let ask = match known.held.take(cost, sent.into_std()) {
+                Take::Spent => return self.tell(&known, cost, true, sent, Source::Memory),
+                Take::Denied => return self.tell(&known, cost, false, sent, Source::Memory),
+                Take::Ask(ask) => ask,
             };
-            let Some(ask) = ask else {
-                let _waiting = Waiting { place: &place, cost };
-                if timeout_at(deadline, ended).await.is_err() {
-                    let late = "no other caller's request was answered in time".to_owned();
-                    return Err(Error::Unavailable(no_answer(TimedOut, late)));
-                }
+            let decision = self.ask(key, ask.size, deadline.saturating_duration_since(sent)).await?;
+            let (now, allowed, at) = (Instant::now(), decision.allowed, decision.at);
+            let free = decision.each().iter().map(|window| window.remaining).min().unwrap_or(0);
+            let retry_after = decision.retry_after.unwrap_or(LONGEST).min(LONGEST);
+            if !allowed && !known.held.denied(ask, free, (sent + retry_after).into_std()) {
+                // There is no room for a block.
                 continue;
-            };
-            match self.ask(&place, key, ask, now, deadline).await? {
-                Answer::Is(decision) => return Ok(decision),
-                Answer::AskForLess => {}
-                // The first may have made the connection.
-                Answer::TooLate if !was_late => was_late = true,
-                Answer::TooLate => {
-                    let late = format!("the server takes longer than {:?} to answer", self.terms.within);
-                    return Err(Error::Unavailable(no_answer(TimedOut, late)));
-                }
             }
+            known.last = Some((decision, now));
+            if allowed {
+                self.give_back_later(&place, key, sent + self.terms.within);
+            }
+            if !allowed || known.held.granted(ask, at, free, now.into_std()) {
+                return self.tell(&known, cost, allowed, now, Source::Server);
+            }
+            // The first call may have made the connection.
+            if was_late {
+                let late = format!("the server takes longer than {:?} to answer", self.terms.within);
+                return Err(Error::Unavailable(no_answer(TimedOut, late)));
+            }
+            was_late = true;
         }
     }
 
-    fn place(&self, key: &[u8]) -> Arc<Place> {
+    fn place(&self, key: &[u8]) -> Place {
         if let Some(place) = self.places.get(key) {
             return place;
         }
-        let known = Mutex::new(Known { held: Held::new(self.terms), last: None });
-        let place = Arc::new(Place { known, ended: Notify::new() });
+        let place = Arc::new(Mutex::new(Known { held: Held::new(self.terms), last: None }));
         // Two callers may each make one: what either holds was reserved, and is given back.
         self.places.insert(key.to_vec(), Arc::clone(&place));
         place
     }
 
     /// Makes a call for units. If this future is dropped, what the call gets is given back.
-    async fn ask(
-        &self,
-        place: &Arc<Place>,
-        key: &[u8],
-        ask: Ask,
-        sent: Instant,
-        deadline: Instant,
-    ) -> Result<Answer, Error> {
-        let _asking = Asking { place, ask };
-        let rule = self.rule.clone().cost(ask.size);
-        let at_server = self.key(key);
-        let call = Arc::new(self.limiter.request([(&at_server, rule.clone().into())], None, Use::Hit)?);
+    async fn ask(&self, key: &[u8], units: u64, left: Duration) -> Result<Decision, Error> {
+        let (key, rule) = (self.key(key), self.rule.clone().cost(units));
+        let call = Arc::new(self.limiter.request([(&key, rule.clone().into())], None, Use::Hit)?);
         let leave = Leave::new(move |limiter, outcome| async move {
             if let Some(block) = outcome {
-                give_back(&limiter, &at_server, rule, block.at).await;
+                give_back(&limiter, &key, rule, block.at).await;
             }
         });
-        let limiter = self.limiter.with_timeout(deadline.saturating_duration_since(sent));
-        let decision = limiter.decide_anew(&call, Some(leave)).await?;
-        let now = Instant::now();
-        let free = decision.each().iter().map(|window| window.remaining).min().unwrap_or(0);
-        let retry_after = decision.retry_after.unwrap_or(LONGEST).min(LONGEST);
-        let (allowed, at) = (decision.allowed, decision.at);
-        let mut known = place.known();
-        let Known { held, last } = &mut *known;
-        if !allowed && !held.denied(ask, free, (sent + retry_after).into_std()) {
-            return Ok(Answer::AskForLess);
-        }
-        *last = Some((decision, now));
-        if allowed {
-            self.give_back_later(place, key, sent + self.terms.within);
-            if !held.granted(ask, at, free, now.into_std()) {
-                return Ok(Answer::TooLate);
-            }
-        }
-        self.tell(&known, ask.cost, allowed, now, Source::Server).map(Answer::Is)
+        self.limiter.with_timeout(left).decide_anew(&call, Some(leave)).await
     }
 
     /// Gives back what is left when its time is over.
-    fn give_back_later(&self, place: &Arc<Place>, key: &[u8], ends: Instant) {
+    fn give_back_later(&self, place: &Place, key: &[u8], ends: Instant) {
         let (blocks, place, key) = (self.clone(), Arc::clone(place), self.key(key));
         tokio::spawn(async move {
             sleep_until(ends).await;
-            let over = place.known().held.over(Instant::now().into_std());
+            let over = place.lock().await.held.over(Instant::now().into_std());
             for rest in over {
                 give_back(&blocks.limiter, &key, blocks.rule.clone().cost(rest.units), rest.at).await;
             }
@@ -248,52 +199,9 @@ impl Blocks {
     }
 }
 
-/// What a call for units comes to.
-// It is taken apart where it arrives.
-#[allow(clippy::large_enum_variant)]
-enum Answer {
-    /// The answer to the caller.
-    Is(Decision),
-    /// There was no room for a block.
-    AskForLess,
-    /// Its units may not be spent any more.
-    TooLate,
-}
-
 /// What fails is not sent again, as it may have been carried out: then the units count until their window is over.
 async fn give_back(limiter: &Limiter, key: &[u8], rule: Sliding, at: SystemTime) {
     if let Err(error) = limiter.refund_at(key, rule, at).await {
         tracing::debug!(limiter = limiter.name(), key = %key.escape_ascii(), %error, "a block was not given back");
-    }
-}
-
-impl Place {
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A caller that waits, until it goes on or goes away.
-struct Waiting<'a> {
-    place: &'a Place,
-    cost: u64,
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.place.known().held.leave(self.cost);
-    }
-}
-
-/// A call under way, until it has ended or its caller goes away.
-struct Asking<'a> {
-    place: &'a Place,
-    ask: Ask,
-}
-
-impl Drop for Asking<'_> {
-    fn drop(&mut self) {
-        self.place.known().held.ended(self.ask);
-        self.place.ended.notify_waiters();
     }
 }

@@ -66,10 +66,7 @@ impl Breakers {
         !self.is_out.load(Relaxed)
     }
 
-    /// Whether a call may be sent now.
-    ///
-    /// # Errors
-    /// What opened the breaker. Nothing was sent, so it is not a reply that was lost.
+    /// Whether a call may be sent now, or what opened the breaker. Nothing was sent, so it is not a reply that was lost.
     pub fn admit(&self, slot: u16) -> Result<(), Error> {
         if self.are_closed() {
             return Ok(());

@@ -7,7 +7,7 @@ use jiff::tz::{AmbiguousOffset, TimeZone};
 use jiff::{Timestamp, ToSpan};
 
 use crate::common::Common;
-use crate::error::InvalidArgument;
+use crate::error::Error;
 use crate::rates::{Window, digits, sides};
 
 /// `RL.FIXED` with a window of the calendar: a day, week, month or year of a time zone. Made by [`Rule::calendar`](crate::Rule::calendar).
@@ -24,9 +24,9 @@ pub struct Calendar {
 }
 
 impl Calendar {
-    pub(crate) fn parse(rate: &str) -> Result<Self, InvalidArgument> {
+    pub(crate) fn parse(rate: &str) -> Result<Self, Error> {
         let bad = || {
-            InvalidArgument(format!(
+            Error::Invalid(format!(
                 "a rate of the calendar looks like 5_000_000/month or 100 per day (day, week, month, year), not {rate:?}"
             ))
         };
@@ -44,27 +44,21 @@ impl Calendar {
 
     /// The time zone by its name in the zone database, such as `Europe/Berlin`; `UTC` unless set. The database is that of
     /// the system (`/usr/share/zoneinfo`, or `TZDIR`).
-    ///
-    /// # Errors
-    /// If there is no zone of this name.
-    pub fn zone(mut self, name: &str) -> Result<Self, InvalidArgument> {
+    pub fn zone(mut self, name: &str) -> Result<Self, Error> {
         let zone = TimeZone::get(name).ok().filter(|zone| !zone.is_unknown());
         self.zone = zone.ok_or_else(|| {
-            InvalidArgument(format!("a zone must be one of the zone database, such as Europe/Berlin, not {name:?}"))
+            Error::Invalid(format!("a zone must be one of the zone database, such as Europe/Berlin, not {name:?}"))
         })?;
         Ok(self)
     }
 
     /// With what a period begins: the day of a month (1 to 31; of a month that is too short its last), the day of a week (1,
-    /// Monday, to 7), or the month of a year (1 to 12). 1 unless set.
-    ///
-    /// # Errors
-    /// If it is out of that range. A day takes 1 alone.
-    pub fn starts(mut self, with: u8) -> Result<Self, InvalidArgument> {
+    /// Monday, to 7), or the month of a year (1 to 12). 1 unless set, and alone for a day.
+    pub fn starts(mut self, with: u8) -> Result<Self, Error> {
         let (unit, most) = (self.unit.name(), self.unit.last_start());
         let with_checked = i8::try_from(with).ok().filter(|with| (1..=most).contains(with));
         self.starts = with_checked
-            .ok_or_else(|| InvalidArgument(format!("starts of a {unit} must be from 1 to {most}, not {with}")))?;
+            .ok_or_else(|| Error::Invalid(format!("starts of a {unit} must be from 1 to {most}, not {with}")))?;
         Ok(self)
     }
 

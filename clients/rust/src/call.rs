@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use crate::command::Command;
 use crate::connection::{Progress, To};
-use crate::error::InvalidArgument;
+use crate::error::Error;
 use crate::mode::{SCRIPT, SCRIPT_SHA};
 use crate::rule::{Rule, Use};
 
@@ -42,7 +42,7 @@ impl Call {
         rules: impl IntoIterator<Item = (Vec<u8>, Rule)>,
         command: Option<Command>,
         wanted: Use,
-    ) -> Result<Self, InvalidArgument> {
+    ) -> Result<Self, Error> {
         let given = rules.into_iter();
         let most = given.size_hint().0;
         let (mut keys, mut rules) = (Few::with_capacity(most), Few::with_capacity(most));
@@ -51,7 +51,7 @@ impl Call {
             rules.push(rule);
         }
         if !(1..=64).contains(&keys.len()) {
-            return Err(InvalidArgument(format!("a call takes 1 to 64 keys, not {}", keys.len())));
+            return Err(Error::Invalid(format!("a call takes 1 to 64 keys, not {}", keys.len())));
         }
         rules.iter().try_for_each(|rule| rule.check(wanted))?;
         let command = command.or(rules.first().map(Rule::command)).unwrap_or(Command::ALL);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use redis::Cmd;
 
-use crate::error::InvalidArgument;
+use crate::error::Error;
 use crate::rates::Seconds;
 
 /// The options of a rule. A kind that has no method for one of these leaves it as it is.
@@ -44,9 +44,9 @@ impl Common {
 }
 
 /// A name or unit, if it can be a string of a structured field.
-pub(crate) fn printable(what: &str, text: &str) -> Result<Option<Arc<str>>, InvalidArgument> {
+pub(crate) fn printable(what: &str, text: &str) -> Result<Option<Arc<str>>, Error> {
     if text.is_empty() || !text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
-        return Err(InvalidArgument(format!("a {what} must be printable ASCII, at least one character, not {text:?}")));
+        return Err(Error::Invalid(format!("a {what} must be printable ASCII, at least one character, not {text:?}")));
     }
     Ok(Some(text.into()))
 }

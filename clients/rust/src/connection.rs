@@ -1,61 +1,36 @@
-//! The clients and connections of the `redis` crate that a limiter can use, and how a call is routed in each.
+//! The clients of the `redis` crate that a limiter can use, and how a call is routed in each.
 
-use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use redis::aio::{ConnectionManager, MultiplexedConnection};
-#[cfg(feature = "cluster")]
 use redis::cluster::ClusterClient;
-#[cfg(feature = "cluster")]
-use redis::cluster_async::ClusterConnection;
-#[cfg(feature = "cluster")]
 use redis::cluster_routing::{
     MultipleNodeRoutingInfo, ResponsePolicy, Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr,
 };
 use redis::{Client, Cmd, RedisError, Value};
 
-#[cfg(feature = "cluster")]
 use crate::cluster::Cluster;
 use crate::error::{is_broken, no_answer};
 use crate::on_demand::{Alive, OnDemand};
-#[cfg(feature = "sentinel")]
-use crate::server::CONNECT_TIMEOUT;
-use crate::server::Own;
+use crate::server::{CONNECT_TIMEOUT, Own};
 
-/// Where a limiter sends its calls. Made of clients and connections of the `redis` crate by `From`.
+/// Where a limiter sends its calls. Made by `From` of a client of the `redis` crate: a `redis::Client`, a `ClusterClient` or a
+/// `SentinelClient`.
 ///
-/// From a client (`redis::Client`, `ClusterClient`, `SentinelClient`) a limiter makes a connection of its own, one for
-/// each Tokio runtime that calls it, at the first call there and again when that has broken; a server that is unavailable
-/// so keeps no program from starting. With these, a call is never sent twice.
-///
-/// Connections are used as they are, with their own time-outs and retries: a [`ConnectionManager`] and a
-/// [`MultiplexedConnection`] send a call once, and give it up after half a second unless set otherwise. A
-/// `ClusterConnection` sends a call again if its reply is lost, as often as its client's `retries` say, and so may count
-/// it more than once. A connection belongs to the runtime on which it was made, and works as long as that runs.
+/// Of it a limiter makes a connection of its own, one for each Tokio runtime that calls it, at the first call there and again
+/// when that has broken; a server that is unavailable so keeps no program from starting. A call is never sent twice.
 #[derive(Clone)]
 pub struct Connection {
     kind: Kind,
-    /// What log lines call it.
-    server: String,
+    /// What log lines call it: an address, or the kind of client.
+    pub(crate) server: String,
 }
 
 #[derive(Clone)]
 enum Kind {
-    Own(Arc<OnDemand<Own>>),
-    Single(MultiplexedConnection),
-    Managed(ConnectionManager),
-    #[cfg(feature = "cluster")]
-    Cluster(ClusterConnection),
-    #[cfg(feature = "cluster")]
-    OwnCluster(Arc<OnDemand<Cluster>>),
-}
-
-impl fmt::Debug for Connection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Connection").field(&self.server).finish()
-    }
+    Server(Arc<OnDemand<Own>>),
+    Cluster(Arc<OnDemand<Cluster>>),
 }
 
 impl From<Client> for Connection {
@@ -65,11 +40,10 @@ impl From<Client> for Connection {
             let client = client.clone();
             async move { Own::connect(&client, alive).await }
         };
-        Self { kind: Kind::Own(Arc::new(OnDemand::new(connect))), server }
+        Self { kind: Kind::Server(Arc::new(OnDemand::new(connect))), server }
     }
 }
 
-#[cfg(feature = "sentinel")]
 impl From<redis::sentinel::SentinelClient> for Connection {
     fn from(client: redis::sentinel::SentinelClient) -> Self {
         let client = Arc::new(tokio::sync::Mutex::new(client));
@@ -83,41 +57,20 @@ impl From<redis::sentinel::SentinelClient> for Connection {
                 Own::connect(&client.await.map_err(out_of_time)??, alive).await
             }
         };
-        Self { kind: Kind::Own(Arc::new(OnDemand::new(connect))), server: "SentinelClient".to_owned() }
+        Self { kind: Kind::Server(Arc::new(OnDemand::new(connect))), server: "SentinelClient".to_owned() }
     }
 }
 
-impl From<MultiplexedConnection> for Connection {
-    fn from(connection: MultiplexedConnection) -> Self {
-        Self { kind: Kind::Single(connection), server: "MultiplexedConnection".to_owned() }
-    }
-}
-
-impl From<ConnectionManager> for Connection {
-    fn from(connection: ConnectionManager) -> Self {
-        Self { kind: Kind::Managed(connection), server: "ConnectionManager".to_owned() }
-    }
-}
-
-#[cfg(feature = "cluster")]
 impl From<ClusterClient> for Connection {
     fn from(client: ClusterClient) -> Self {
         // It replaces the connections to nodes by itself.
         let connect = move |_| Cluster::connect(client.clone());
-        Self { kind: Kind::OwnCluster(Arc::new(OnDemand::new(connect))), server: "ClusterClient".to_owned() }
-    }
-}
-
-#[cfg(feature = "cluster")]
-impl From<ClusterConnection> for Connection {
-    fn from(connection: ClusterConnection) -> Self {
-        Self { kind: Kind::Cluster(connection), server: "ClusterConnection".to_owned() }
+        Self { kind: Kind::Cluster(Arc::new(OnDemand::new(connect))), server: "ClusterClient".to_owned() }
     }
 }
 
 /// Where a command goes in a cluster.
 #[derive(Debug, Clone, Copy)]
-#[cfg_attr(not(feature = "cluster"), allow(dead_code))]
 pub(crate) enum To<'a> {
     /// To the primary that has the key.
     Primary(&'a [u8]),
@@ -127,7 +80,6 @@ pub(crate) enum To<'a> {
     Everyone,
 }
 
-#[cfg(feature = "cluster")]
 impl From<To<'_>> for RoutingInfo {
     fn from(to: To<'_>) -> Self {
         let route = match to {
@@ -231,13 +183,13 @@ impl Progress {
         }
     }
 
-    fn begin(&self, used: Option<Used>) -> Result<(), Failure> {
+    fn begin(&self, used: Used) -> Result<(), Failure> {
         let mut now = self.now();
         if now.is_abandoned {
             let error = no_answer(io::ErrorKind::Interrupted, "the caller has gone".to_owned());
             return Err(Failure { error, sent: false, shows: Shows::Nothing });
         }
-        (now.stage, now.used) = (Stage::Sent, used);
+        (now.stage, now.used) = (Stage::Sent, Some(used));
         Ok(())
     }
 }
@@ -252,13 +204,11 @@ impl Connection {
     }
 
     async fn exchange(&self, cmd: Cmd, to: To<'_>, progress: &Progress) -> Result<Value, Failure> {
-        #[cfg(not(feature = "cluster"))]
-        let _ = to;
         let unconnected = |error| Failure { error, sent: false, shows: Shows::NoConnection };
         let reply = match &self.kind {
-            Kind::Own(connections) => {
+            Kind::Server(connections) => {
                 let (connection, alive) = connections.get().await.map_err(unconnected)?;
-                progress.begin(Some(Used { alive: Arc::clone(&alive), answers: None }))?;
+                progress.begin(Used { alive: Arc::clone(&alive), answers: None })?;
                 let reply = connection.send(&cmd).await;
                 let was_alive = alive.load(Relaxed);
                 // A primary that was demoted is left, too: its name may lead to the new one.
@@ -270,26 +220,11 @@ impl Connection {
                 }
                 reply
             }
-            Kind::Single(connection) => {
-                progress.begin(None)?;
-                connection.clone().send_packed_command(&cmd).await.and_then(Value::extract_error)
-            }
-            Kind::Managed(connection) => {
-                progress.begin(None)?;
-                connection.clone().send_packed_command(&cmd).await.and_then(Value::extract_error)
-            }
-            // The client does not know where the keys of these commands are, so it is told.
-            #[cfg(feature = "cluster")]
-            Kind::Cluster(connection) => {
-                progress.begin(None)?;
-                connection.clone().route_command(cmd, to.into()).await.and_then(Value::extract_error)
-            }
-            #[cfg(feature = "cluster")]
-            Kind::OwnCluster(connections) => {
+            Kind::Cluster(connections) => {
                 let (connection, alive) = connections.get().await.map_err(unconnected)?;
                 let answers = Arc::clone(connection.answers());
                 let before = answers.load(Relaxed);
-                progress.begin(Some(Used { alive: Arc::clone(&alive), answers: Some((answers, before)) }))?;
+                progress.begin(Used { alive: Arc::clone(&alive), answers: Some((answers, before)) })?;
                 let reply = connection.send(cmd, to.into(), &alive).await;
                 // What was sent and lost has a code of its own.
                 if let Err(error) = reply.as_ref().map_err(Clone::clone)
@@ -304,48 +239,30 @@ impl Connection {
             if error.is_connection_refusal() {
                 return unconnected(error);
             }
-            // One that the caller has made is never made anew.
-            let is_left = is_broken(&error) && !matches!(self.kind, Kind::Single(_));
-            let shows = if is_left { Shows::Nothing } else { Shows::Server };
+            let shows = if is_broken(&error) { Shows::Nothing } else { Shows::Server };
             Failure { error, sent: true, shows }
         })
     }
 
-    /// How many connections were made so far; 0 where they are not the limiter's own.
+    /// How many connections were made so far.
     pub(crate) fn made(&self) -> u64 {
         match &self.kind {
-            Kind::Own(connections) => connections.made(),
-            #[cfg(feature = "cluster")]
-            Kind::OwnCluster(connections) => connections.made(),
-            _ => 0,
+            Kind::Server(connections) => connections.made(),
+            Kind::Cluster(connections) => connections.made(),
         }
-    }
-
-    /// What log lines call it: an address, or the kind of client.
-    pub(crate) fn server(&self) -> &str {
-        &self.server
     }
 
     /// The slot of a key; 0 where there is only one server, which is then of the first range of the breakers.
     pub(crate) fn slot(&self, key: &[u8]) -> u16 {
-        #[cfg(feature = "cluster")]
-        if self.is_cluster() {
-            return slot(key);
-        }
-        let _ = key;
-        0
+        if self.is_cluster() { slot(key) } else { 0 }
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
-        #[cfg(feature = "cluster")]
-        return matches!(self.kind, Kind::Cluster(_) | Kind::OwnCluster(_));
-        #[cfg(not(feature = "cluster"))]
-        false
+        matches!(self.kind, Kind::Cluster(_))
     }
 }
 
 /// The slot of a cluster in which a key lies: that of its hash tag, if it has one.
-#[cfg(feature = "cluster")]
 fn slot(key: &[u8]) -> u16 {
     let tag = || {
         let behind = key.splitn(2, |byte| *byte == b'{').nth(1)?;
@@ -355,6 +272,6 @@ fn slot(key: &[u8]) -> u16 {
     crc16::State::<crc16::XMODEM>::calculate(tag().unwrap_or(key)) % 16384
 }
 
-#[cfg(all(test, feature = "cluster"))]
+#[cfg(test)]
 #[path = "../tests/unit/connection.rs"]
 mod tests;

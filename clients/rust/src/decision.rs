@@ -216,6 +216,9 @@ pub(crate) fn binding(each: &[State]) -> Option<&State> {
         .or_else(|| each.iter().min_by_key(|state| (free(state), state.window)))
 }
 
+/// What is held, or the denial.
+pub type Granted<T> = Result<T, Decision>;
+
 /// The short answer to one rule. See [`Limiter::admit`](crate::Limiter::admit).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "a request that was denied must not go on"]
@@ -272,42 +275,6 @@ impl Settled {
         match settled {
             0..=3 => Ok(Self { done: settled > 0, used }),
             _ => Err(Error::Unexpected(format!("{settled} as the end of a settlement"))),
-        }
-    }
-}
-
-/// What a request for something to hold comes to: a lease, a reservation.
-#[derive(Debug)]
-#[must_use = "what is granted is held"]
-// It is taken apart where it arrives, and never kept.
-#[allow(clippy::large_enum_variant)]
-pub enum Attempt<T> {
-    /// It is held.
-    Granted(T),
-    /// There is no room now: `retry_after` says when to ask again.
-    Denied(Decision),
-}
-
-impl Attempt<Decision> {
-    pub(crate) fn of(decision: Decision) -> Self {
-        if decision.allowed { Self::Granted(decision) } else { Self::Denied(decision) }
-    }
-}
-
-impl<T> Attempt<T> {
-    /// What is held, if it was granted.
-    pub fn granted(self) -> Option<T> {
-        match self {
-            Self::Granted(held) => Some(held),
-            Self::Denied(_) => None,
-        }
-    }
-
-    /// The decision, if it was denied.
-    pub fn denied(self) -> Option<Decision> {
-        match self {
-            Self::Granted(_) => None,
-            Self::Denied(decision) => Some(decision),
         }
     }
 }

@@ -20,8 +20,9 @@ pub(crate) const SHORTEST_PATIENCE: Duration = Duration::from_millis(250);
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Error {
-    /// The arguments cannot be sent: a number is out of range, or a rule is not accepted here. Nothing was sent.
-    Invalid(InvalidArgument),
+    /// An argument is not accepted: it cannot be read, it is out of the range that the method names, or a rule is not for this
+    /// call. The text says what was given and what is taken. Nothing was sent.
+    Invalid(String),
     /// The server refused the call for good: a key of another type, no permission, no such command. It changed nothing.
     /// The same call would be refused again, so no policy for an unavailable server applies.
     Refused(RedisError),
@@ -141,7 +142,7 @@ pub(crate) fn no_answer(kind: io::ErrorKind, what: String) -> RedisError {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Invalid(error) => error.fmt(f),
+            Self::Invalid(what) => f.write_str(what),
             Self::Refused(error) => write!(f, "the server refused the call: {error}"),
             Self::ReplyLost(error) => write!(f, "the reply was lost, and the call may have been counted: {error}"),
             Self::Unavailable(error) => write!(f, "the server is unavailable: {error}"),
@@ -152,27 +153,6 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Invalid(error) => Some(error),
-            other => other.of_redis().map(|error| error as _),
-        }
+        self.of_redis().map(|error| error as _)
     }
 }
-
-impl From<InvalidArgument> for Error {
-    fn from(error: InvalidArgument) -> Self {
-        Self::Invalid(error)
-    }
-}
-
-/// An argument that is not accepted, such as a rate: what was given, and what is accepted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InvalidArgument(pub(crate) String);
-
-impl fmt::Display for InvalidArgument {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for InvalidArgument {}

@@ -33,18 +33,6 @@ pub struct Headers {
 impl Headers {
     /// The headers for rules whose states were put together by the caller, and the problem if the request was denied. A
     /// rule whose own state does not allow the request may be one of a request that was allowed: a rule that is not enforced.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// use redis_rl_client::{Headers, Rule, State};
-    ///
-    /// # fn main() -> Result<(), redis_rl_client::InvalidArgument> {
-    /// let state = State::new(100, Duration::from_secs(60));
-    /// let (headers, problem) = Headers::of(true, &[(Rule::sliding("100/minute")?.into(), state)]);
-    /// assert_eq!(headers.policy, "\"60s\";q=100;w=60");
-    /// assert_eq!((headers.limit.as_str(), problem), ("\"60s\";r=100", None));
-    /// # Ok(()) }
-    /// ```
     pub fn of(allowed: bool, rules: &[(Rule, State)]) -> (Self, Option<String>) {
         let denying = rules.iter().filter(|(_, state)| !state.allowed);
         let waits: Option<Vec<_>> = denying.map(|(_, state)| state.retry_after).collect();

@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use ipnet::{IpNet, Ipv6Net};
 use sha2::{Digest, Sha256};
 
-use crate::error::InvalidArgument;
+use crate::error::Error;
 
 /// How many bits of an IPv6 address count, unless set: what one customer has.
 pub(crate) const IPV6_PREFIX: u8 = 64;
@@ -18,19 +18,7 @@ pub(crate) const IPV6_PREFIX: u8 = 64;
 /// is one of them, `X-Forwarded-For` is read from its end, and the first address that is not a trusted proxy is the
 /// sender's. Nothing that a client writes itself is believed.
 ///
-/// ```
-/// use std::net::SocketAddr;
-/// use axum::extract::ConnectInfo;
-/// use redis_rl_client::{ByAddress, Limiter, RateLimitLayer, Rule};
-///
-/// # fn layer(limiter: Limiter) -> Result<RateLimitLayer, redis_rl_client::InvalidArgument> {
-/// let by_address = ByAddress::default().trusted_proxies(["10.0.0.0/8", "192.0.2.10"])?;
-/// let layer = RateLimitLayer::new(limiter, Rule::sliding("100/minute")?, move |request| {
-///     let ConnectInfo(peer) = request.extensions.get::<ConnectInfo<SocketAddr>>()?;
-///     by_address.identity(peer.ip(), &request.headers)
-/// });
-/// # Ok(layer) }
-/// ```
+/// [Behind proxies](crate#behind-proxies) shows how it is used.
 #[derive(Debug, Clone)]
 pub struct ByAddress {
     header: HeaderName,
@@ -48,13 +36,7 @@ impl Default for ByAddress {
 
 impl ByAddress {
     /// The addresses, or networks such as `10.0.0.0/8`, of the proxies in front of this service.
-    ///
-    /// # Errors
-    /// If one of them cannot be read.
-    pub fn trusted_proxies<T: AsRef<str>>(
-        mut self,
-        proxies: impl IntoIterator<Item = T>,
-    ) -> Result<Self, InvalidArgument> {
+    pub fn trusted_proxies<T: AsRef<str>>(mut self, proxies: impl IntoIterator<Item = T>) -> Result<Self, Error> {
         self.trusted = proxies.into_iter().map(|proxy| network(proxy.as_ref())).collect::<Result<_, _>>()?;
         Ok(self)
     }
@@ -68,12 +50,9 @@ impl ByAddress {
     }
 
     /// How many bits of an IPv6 address count, 1 to 128. 64 unless set.
-    ///
-    /// # Errors
-    /// If it is out of its range.
-    pub fn ipv6_prefix(mut self, bits: u8) -> Result<Self, InvalidArgument> {
+    pub fn ipv6_prefix(mut self, bits: u8) -> Result<Self, Error> {
         if !(1..=128).contains(&bits) {
-            return Err(InvalidArgument(format!("an IPv6 prefix must be from 1 to 128 bits, not {bits}")));
+            return Err(Error::Invalid(format!("an IPv6 prefix must be from 1 to 128 bits, not {bits}")));
         }
         self.ipv6_prefix = bits;
         Ok(self)
@@ -115,10 +94,10 @@ impl ByAddress {
     }
 }
 
-fn network(text: &str) -> Result<IpNet, InvalidArgument> {
+fn network(text: &str) -> Result<IpNet, Error> {
     let address = || text.parse::<IpAddr>().map(|address| IpNet::from(address.to_canonical())).ok();
     text.parse().ok().or_else(address).ok_or_else(|| {
-        InvalidArgument(format!("a trusted proxy must be an address or a network such as 10.0.0.0/8, not {text:?}"))
+        Error::Invalid(format!("a trusted proxy must be an address or a network such as 10.0.0.0/8, not {text:?}"))
     })
 }
 

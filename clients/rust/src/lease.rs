@@ -1,7 +1,7 @@
 //! A lease that is held.
 
 use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
+use std::hash::BuildHasher;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::decision::{Attempt, Decision};
+use crate::decision::{Decision, Granted};
 use crate::error::Error;
 use crate::held::Hold;
 use crate::limiter::{Leave, Limiter};
@@ -19,19 +19,17 @@ impl Limiter {
     /// Asks for a lease: `RL.ACQUIRE`. A lease rule without a holder gets a random one.
     ///
     /// What is granted is given back by [`Held::release`], when the [`Held`] is dropped, or by itself when the lease ends.
-    /// So it is if this future is dropped, or comes to its deadline, and the server grants the lease afterwards; but not to a
-    /// holder that the rule names, for which it may be a renewal.
-    ///
-    /// # Errors
-    /// As [`Error`] says. After [`Error::ReplyLost`] the lease may be held, and ends by itself.
-    pub async fn acquire(&self, key: impl AsRef<[u8]>, rule: &Lease) -> Result<Attempt<Held>, Error> {
+    /// So it is if this future is dropped, or comes to its deadline, and the server grants the lease afterwards; but not to
+    /// a holder that the rule names, for which it may be a renewal. After [`Error::ReplyLost`] the lease may be held, and
+    /// ends by itself.
+    pub async fn acquire(&self, key: impl AsRef<[u8]>, rule: &Lease) -> Result<Granted<Held>, Error> {
         let wanted = rule.holder.is_none().then(Weak::new);
         self.acquire_while(wanted, key.as_ref(), rule.clone().with_holder()).await
     }
 
     /// Where the caller leaves, the lease is given back unless it is `wanted` still: a later call by the same holder renews it,
     /// or has it. `None`: nobody here knows.
-    async fn acquire_while(&self, wanted: Option<Weak<()>>, key: &[u8], rule: Lease) -> Result<Attempt<Held>, Error> {
+    async fn acquire_while(&self, wanted: Option<Weak<()>>, key: &[u8], rule: Lease) -> Result<Granted<Held>, Error> {
         let sent = Instant::now();
         let call = Arc::new(self.request([(key, (&rule).into())], None, Use::Hit)?);
         let (its_key, its_rule) = (key.to_vec(), rule.clone());
@@ -44,26 +42,23 @@ impl Limiter {
         };
         let decision = self.decide(&call, wanted.map(give_back)).await?;
         if !decision.allowed {
-            return Ok(Attempt::Denied(decision));
+            return Ok(Err(decision));
         }
         let hold = Hold::new(self.clone(), call, sent, rule.length());
-        Ok(Attempt::Granted(Held { hold, rule, decision, armed: true, renewals: JoinSet::new(), wanted: None }))
+        Ok(Ok(Held { hold, rule, decision, armed: true, renewals: JoinSet::new(), wanted: None }))
     }
 
-    /// A lease for a block of work: waits up to `timeout` for a place, and renews the lease for as long as the [`Held`]
-    /// lives, three times in its length. A renewal that fails is tried again at the next time. Of the callers that wait for a
-    /// place at a key, one asks for it at a time, in the order in which they came. While the server is unavailable it tries
-    /// again each second.
-    ///
-    /// # Errors
-    /// As [`acquire`](Self::acquire); those of a server that is unavailable when the time is over.
-    pub async fn hold(&self, key: impl AsRef<[u8]>, rule: &Lease, timeout: Duration) -> Result<Attempt<Held>, Error> {
+    /// A lease for a block of work, or the denial: waits up to `timeout` for a place, and renews the lease for as long as
+    /// the [`Held`] lives, three times in its length. A renewal that fails is tried again at the next time. Of the callers
+    /// that wait for a place at a key, one asks for it at a time, in the order in which they came. While the server is
+    /// unavailable it tries again each second; the error is then that of the end.
+    pub async fn hold(&self, key: impl AsRef<[u8]>, rule: &Lease, timeout: Duration) -> Result<Granted<Held>, Error> {
         let (key, rule) = (key.as_ref(), &rule.clone().with_holder());
         let wanted = Arc::new(());
         let still = &Some(Arc::downgrade(&wanted));
         let acquire = |limiter: Self, _| async move { limiter.acquire_while(still.clone(), key, rule.clone()).await };
         let mut attempt = self.until_let_in(key, true, timeout, acquire).await;
-        if let Ok(Attempt::Granted(held)) = &mut attempt {
+        if let Ok(Ok(held)) = &mut attempt {
             // Renewals have the deadline of this limiter.
             held.hold.limiter = self.clone();
             held.wanted = Some(wanted);
@@ -177,11 +172,6 @@ impl Drop for Held {
 
 /// 128 bits that nobody else comes up with: hashes under random keys of the standard library's, of the time.
 pub(crate) fn random_holder() -> String {
-    let random = || {
-        let mut hasher = RandomState::new().build_hasher();
-        hasher.write_u128(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos());
-        hasher.write_u32(std::process::id());
-        hasher.finish()
-    };
+    let random = || RandomState::new().hash_one((SystemTime::now(), std::process::id()));
     format!("{:016x}{:016x}", random(), random())
 }

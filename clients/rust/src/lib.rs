@@ -17,7 +17,6 @@ mod call;
 #[cfg(test)]
 #[path = "../tests/unit/cases.rs"]
 mod cases;
-#[cfg(feature = "cluster")]
 mod cluster;
 mod command;
 mod common;
@@ -51,16 +50,13 @@ pub use blocks::Blocks;
 #[cfg(feature = "calendar")]
 pub use calendar::Calendar;
 pub use connection::Connection;
-pub use decision::{Admission, Attempt, Decision, Refund, Settled, Source, State};
-pub use error::{Error, InvalidArgument};
+pub use decision::{Admission, Decision, Granted, Refund, Settled, Source, State};
+pub use error::Error;
 pub use headers::Headers;
 #[cfg(feature = "tower")]
 pub use identity::ByAddress;
 #[cfg(feature = "tower")]
-pub use layer::{
-    Check, Decided, Decisions, Denial, RateLimit, RateLimitLayer, Refusal, ResponseBody, WhenUnavailable,
-    WithoutIdentity,
-};
+pub use layer::{Decisions, RateLimit, RateLimitLayer, Refusal, ResponseBody, WhenUnavailable};
 pub use lease::Held;
 pub use limiter::Limiter;
 pub use mode::Mode;

@@ -21,8 +21,8 @@ use crate::connection::{Connection, Failure, Progress, Shows, Stage, To};
 use crate::decision::{Admission, Decision, Refund, State, count};
 use crate::denials::Denials;
 use crate::error::{
-    Error, FUNCTION_NOT_FOUND, InvalidArgument, Meaning, SHORTEST_PATIENCE, WINDOW_OVER, is_forbidden,
-    is_unknown_command, meaning, no_answer, says,
+    Error, FUNCTION_NOT_FOUND, Meaning, SHORTEST_PATIENCE, WINDOW_OVER, is_forbidden, is_unknown_command, meaning,
+    no_answer, says,
 };
 use crate::lines::Lines;
 use crate::mode::{LIBRARY, Mode};
@@ -59,18 +59,7 @@ pub(crate) const LONGEST_TURN: Duration = Duration::from_secs(3600);
 /// the connection is replaced if it is dead, and a lease, a reservation or a turn that nobody takes is given back. Calls are
 /// made on a Tokio runtime, and there may be several.
 ///
-/// ```no_run
-/// use redis_rl_client::{Limiter, Rule};
-///
-/// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
-/// let limiter = Limiter::open("redis://127.0.0.1/")?;
-/// let api = Rule::sliding("100/minute")?;
-/// let decision = limiter.hit("user:7", &api).await?;
-/// if !decision.allowed {
-///     println!("again in {:?}", decision.retry_after);
-/// }
-/// # Ok(()) }
-/// ```
+/// [A first minute](crate#a-first-minute) shows how it is used.
 #[derive(Clone)]
 pub struct Limiter {
     inner: Arc<Inner>,
@@ -101,8 +90,7 @@ impl fmt::Debug for Limiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Inner { connection, options, .. } = &*self.inner;
         let mut debug = f.debug_struct("Limiter");
-        debug.field("connection", connection).field("options", options).field("mode", &self.mode());
-        debug.field("timeout", &self.timeout).finish_non_exhaustive()
+        debug.field("name", &options.name).field("server", &connection.server).finish_non_exhaustive()
     }
 }
 
@@ -123,13 +111,10 @@ impl Inner {
 impl Limiter {
     /// A limiter on one server. Nothing is sent before the first call: a server that is unavailable keeps no program
     /// from starting.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if the URL cannot be read.
     pub fn open(url: &str) -> Result<Self, Error> {
         // Neither the URL nor a part of it is shown: it may hold a password.
         let client = redis::Client::open(url).map_err(|error| {
-            InvalidArgument(if error.to_string().contains("the feature is not enabled") {
+            Error::Invalid(if error.to_string().contains("the feature is not enabled") {
                 "the URL is one of TLS, for which the redis crate needs a feature such as tokio-rustls-comp".to_owned()
             } else {
                 "the URL cannot be read; one looks like redis://user:password@host:6379/0".to_owned()
@@ -149,7 +134,7 @@ impl Limiter {
         let inner = Inner {
             mode: AtomicU8::new(Mode::Auto.index()),
             probed: Mutex::new((Instant::now(), 0)),
-            breakers: Breakers::new(&options.name, connection.server()),
+            breakers: Breakers::new(&options.name, &connection.server),
             denials: OnceLock::new(),
             stats: Mutex::default(),
             lines: Lines::default(),
@@ -222,18 +207,16 @@ impl Limiter {
     }
 
     /// As [`hit`](Self::hit), but a request that does not fit now, and will after a wait of at most `within` (up to an
-    /// hour), is counted at the time at which it will fit, its *turn*: `WITHIN`. It is allowed then; [`wait`](crate::State::wait) says
-    /// for how long to wait, from when the reply came, and [`at`](crate::State::at) when the turn is. Nobody overtakes, and nobody
-    /// has to ask again.
+    /// hour), is counted at the time at which it will fit, its *turn*: `WITHIN`. It is allowed then;
+    /// [`wait`](crate::State::wait) says for how long to wait, from when the reply came, and [`at`](crate::State::at) when
+    /// the turn is. Nobody overtakes, and nobody has to ask again.
     ///
     /// This is for those who schedule; [`wait`](Self::wait) sleeps, too. A turn that is not needed is given back by
-    /// [`refund_at`](Self::refund_at), of a throttle only the last one. Where this future is dropped, it is given back.
-    ///
-    /// # Errors
-    /// As [`Error`] says; [`Error::Invalid`] for a rule that is forced or held.
+    /// [`refund_at`](Self::refund_at), of a throttle only the last one. Where this future is dropped, it is given back. A
+    /// rule that is forced or held has no turns.
     pub async fn turn(&self, key: impl AsRef<[u8]>, rule: impl Turning, within: Duration) -> Result<Decision, Error> {
         if within > LONGEST_TURN {
-            return Err(InvalidArgument(format!("within must be from 0 to an hour, not {within:?}")).into());
+            return Err(Error::Invalid(format!("within must be from 0 to an hour, not {within:?}")));
         }
         self.take_turn(key.as_ref(), &rule.into(), within).await
     }
@@ -304,7 +287,7 @@ impl Limiter {
     pub async fn refund_at(&self, key: impl AsRef<[u8]>, rule: impl Counting, at: SystemTime) -> Result<Refund, Error> {
         let (ms, most) = (unix_millis(at), crate::rates::MOST_UNITS);
         if ms > most {
-            return Err(InvalidArgument(format!("a refund must be at 0 to {most} ms after 1970, not {ms}")).into());
+            return Err(Error::Invalid(format!("a refund must be at 0 to {most} ms after 1970, not {ms}")));
         }
         self.refund_units(key.as_ref(), rule.into(), Some(at)).await
     }
@@ -337,9 +320,6 @@ impl Limiter {
 
     /// Gives leases back before they end: `RL.RELEASE`. Answers how many of the holders had one; releasing twice is no
     /// error.
-    ///
-    /// # Errors
-    /// As [`Error`] says; [`Error::Invalid`] if no holder is given.
     pub async fn release<H: AsRef<[u8]>>(
         &self,
         key: impl AsRef<[u8]>,
@@ -347,7 +327,7 @@ impl Limiter {
     ) -> Result<u64, Error> {
         let holders: Vec<Vec<u8>> = holders.into_iter().map(|holder| holder.as_ref().to_vec()).collect();
         if holders.is_empty() || holders.iter().any(Vec::is_empty) {
-            return Err(InvalidArgument("a release needs a holder of at least one byte".to_owned()).into());
+            return Err(Error::Invalid("a release needs a holder of at least one byte".to_owned()));
         }
         let call = Call::new(Command::RELEASE, [self.prefixed(key.as_ref())].into(), Few::new());
         let released = self.change(call.with(holders), count).await;
@@ -370,7 +350,7 @@ impl Limiter {
         rules: impl IntoIterator<Item = (K, Rule)>,
         command: Option<Command>,
         wanted: Use,
-    ) -> Result<Call, InvalidArgument> {
+    ) -> Result<Call, Error> {
         let prefixed = rules.into_iter().map(|(key, rule)| (self.prefixed(key.as_ref()), rule));
         Call::request(prefixed, command, wanted)
     }

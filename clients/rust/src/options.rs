@@ -1,6 +1,5 @@
 //! How a limiter goes about its calls, and what it tells of them.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,16 +19,6 @@ pub struct Options {
 }
 
 pub(crate) type Hook = Arc<dyn Fn(&Event<'_>) + Send + Sync>;
-
-impl fmt::Debug for Options {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, prefix, mode, timeout, probe_every, hook: _ } = self;
-        let prefix = prefix.escape_ascii().to_string();
-        let mut debug = f.debug_struct("Options");
-        debug.field("name", name).field("prefix", &prefix).field("mode", mode).field("timeout", timeout);
-        debug.field("probe_every", probe_every).finish_non_exhaustive()
-    }
-}
 
 impl Default for Options {
     fn default() -> Self {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use redis::{RedisWrite, ToRedisArgs};
 
-use crate::error::InvalidArgument;
+use crate::error::Error;
 
 /// 2^53 - 1, the largest limit and cost.
 pub(crate) const MOST_UNITS: u64 = (1 << 53) - 1;
@@ -23,10 +23,7 @@ pub struct Window {
 impl Window {
     /// A limit of units (0 to 2^53 − 1; 0 denies everything) in a time (0.001 to 2147483647 seconds, whole
     /// milliseconds).
-    ///
-    /// # Errors
-    /// If one of the two is out of its range.
-    pub fn new(limit: u64, length: Duration) -> Result<Self, InvalidArgument> {
+    pub fn new(limit: u64, length: Duration) -> Result<Self, Error> {
         let millis = u64::try_from(length.as_millis()).ok();
         let whole = length.subsec_nanos().is_multiple_of(1_000_000);
         Self::checked(Some(limit), &limit.to_string(), millis.filter(|_| whole), &format!("{length:?}"))
@@ -38,12 +35,12 @@ impl Window {
         limit_text: &str,
         millis: Option<u64>,
         length: &str,
-    ) -> Result<Self, InvalidArgument> {
+    ) -> Result<Self, Error> {
         let Some(limit) = limit.filter(|limit| *limit <= MOST_UNITS) else {
-            return Err(InvalidArgument(format!("a limit must be from 0 to {MOST_UNITS}, not {limit_text}")));
+            return Err(Error::Invalid(format!("a limit must be from 0 to {MOST_UNITS}, not {limit_text}")));
         };
         let Some(millis) = millis.filter(|millis| (1..=MOST_MILLIS).contains(millis)) else {
-            return Err(InvalidArgument(format!(
+            return Err(Error::Invalid(format!(
                 "a time must be from 0.001 to 2147483647 seconds, in whole milliseconds, not {length}"
             )));
         };
@@ -61,10 +58,10 @@ impl Window {
     }
 
     /// Reads `100/minute`, `10/s` or `5 per 2 hours`.
-    fn parse(text: &str) -> Result<Self, InvalidArgument> {
+    fn parse(text: &str) -> Result<Self, Error> {
         let text = text.trim_ascii();
         let bad = || {
-            InvalidArgument(format!(
+            Error::Invalid(format!(
                 "a rate looks like 100/minute, 10/s or 5 per 2 hours (ms, second, minute, hour, day, week), not {text:?}"
             ))
         };
@@ -147,61 +144,49 @@ impl ToRedisArgs for Seconds {
 /// It is an error if text is not a list of rates, or a number is out of its range.
 pub trait Rates {
     #[doc(hidden)]
-    fn windows(self) -> Result<Vec<Window>, InvalidArgument>;
+    fn windows(self) -> Result<Vec<Window>, Error>;
 }
 
-impl Rates for &str {
-    fn windows(self) -> Result<Vec<Window>, InvalidArgument> {
-        self.split(',').map(Window::parse).collect()
-    }
-}
-
-impl Rates for &String {
-    fn windows(self) -> Result<Vec<Window>, InvalidArgument> {
-        self.as_str().windows()
+impl<T: AsRef<str> + ?Sized> Rates for &T {
+    fn windows(self) -> Result<Vec<Window>, Error> {
+        self.as_ref().split(',').map(Window::parse).collect()
     }
 }
 
 impl Rates for (u64, Duration) {
-    fn windows(self) -> Result<Vec<Window>, InvalidArgument> {
+    fn windows(self) -> Result<Vec<Window>, Error> {
         Ok(vec![Window::new(self.0, self.1)?])
     }
 }
 
 impl Rates for Window {
-    fn windows(self) -> Result<Vec<Window>, InvalidArgument> {
+    fn windows(self) -> Result<Vec<Window>, Error> {
         Ok(vec![self])
     }
 }
 
-impl Rates for &[Window] {
-    fn windows(self) -> Result<Vec<Window>, InvalidArgument> {
-        Ok(self.to_vec())
-    }
-}
-
 impl<T: Rates> Rates for Vec<T> {
-    fn windows(self) -> Result<Vec<Window>, InvalidArgument> {
+    fn windows(self) -> Result<Vec<Window>, Error> {
         let windows: Vec<_> = self.into_iter().map(T::windows).collect::<Result<_, _>>()?;
         Ok(windows.concat())
     }
 }
 
 impl<T: Rates, const N: usize> Rates for [T; N] {
-    fn windows(self) -> Result<Vec<Window>, InvalidArgument> {
+    fn windows(self) -> Result<Vec<Window>, Error> {
         Vec::from(self).windows()
     }
 }
 
 /// In increasing order, as the commands want them.
-pub(crate) fn ordered(rates: impl Rates) -> Result<Arc<[Window]>, InvalidArgument> {
+pub(crate) fn ordered(rates: impl Rates) -> Result<Arc<[Window]>, Error> {
     let mut windows = rates.windows()?;
     windows.sort_by_key(|window| window.millis);
     if !(1..=MOST_WINDOWS).contains(&windows.len()) {
-        return Err(InvalidArgument(format!("a rule has 1 to {MOST_WINDOWS} windows, not {}", windows.len())));
+        return Err(Error::Invalid(format!("a rule has 1 to {MOST_WINDOWS} windows, not {}", windows.len())));
     }
     if windows.is_sorted_by(|a, b| a.millis < b.millis) {
         return Ok(windows.into());
     }
-    Err(InvalidArgument("each window of a rule must have another length".to_owned()))
+    Err(Error::Invalid("each window of a rule must have another length".to_owned()))
 }

@@ -11,8 +11,8 @@ use tokio::time::Instant;
 use crate::call::{Call, unix_millis};
 use crate::command::Command;
 use crate::common::Reserved;
-use crate::decision::{Attempt, Decision, Settled};
-use crate::error::{Error, InvalidArgument, no_answer};
+use crate::decision::{Decision, Granted, Settled};
+use crate::error::{Error, no_answer};
 use crate::held::Hold;
 use crate::lease::random_holder;
 use crate::limiter::{Leave, Limiter};
@@ -28,31 +28,28 @@ impl Limiter {
     /// given back by the next reservation or settlement at the key after `lease` (0.001 to 2147483647 seconds, whole
     /// milliseconds; 60 seconds suit most) is over.
     ///
-    /// If this future is dropped, or comes to its deadline, and the server grants the units afterwards, they are given back.
-    ///
-    /// # Errors
-    /// As [`Error`] says; [`Error::Invalid`] for a rule that is forced. After [`Error::ReplyLost`] the units may be
-    /// reserved, until the lease is over.
+    /// If this future is dropped, or comes to its deadline, and the server grants the units afterwards, they are given back. After
+    /// [`Error::ReplyLost`] they may be reserved, until the lease is over. A rule that is forced is not accepted.
     pub async fn reserve(
         &self,
         key: impl AsRef<[u8]>,
         rule: impl Metered,
         units: u64,
         lease: Duration,
-    ) -> Result<Attempt<Reservation>, Error> {
+    ) -> Result<Granted<Reservation>, Error> {
         let mut rule: Rule = rule.into();
         let common = rule.common_mut();
         (common.cost, common.hold) = (Some(units), Some(Reserved::Wanted));
         self.reserved([(key, rule)], None, lease).await
     }
 
-    /// One decision over several keys, as [`all`](Self::all), of whose rules some are reserved: by
+    /// One decision over several keys, as [`all`](Self::all), of whose rules one at least is reserved: by
     /// [`Sliding::reserved`](crate::Sliding::reserved), [`Fixed::reserved`](crate::Fixed::reserved) or
     /// [`Calendar::reserved`](crate::Calendar::reserved). The others count, or hold a lease, as in `all`; a lease is the
     /// caller's to release.
     ///
     /// ```no_run
-    /// # use redis_rl_client::{Attempt, Limiter, Rule};
+    /// # use redis_rl_client::{Limiter, Rule};
     /// # use std::time::{Duration, SystemTime};
     /// # async fn run(limiter: Limiter) -> Result<(), Box<dyn std::error::Error>> {
     /// let rules = [
@@ -60,19 +57,16 @@ impl Limiter {
     ///     ("{org7}:tpm", Rule::sliding("200_000/minute")?.reserved(4096).into()),
     ///     ("{org7}:month", Rule::calendar("5_000_000/month")?.zone("Europe/Berlin")?.reserved(4096).into()),
     /// ];
-    /// if let Attempt::Granted(mut reservation) = limiter.reserve_all(rules, Duration::from_secs(60)).await? {
+    /// if let Ok(mut reservation) = limiter.reserve_all(rules, Duration::from_secs(60)).await? {
     ///     reservation.settle(1234).await?;
     /// }
     /// # Ok(()) }
     /// ```
-    ///
-    /// # Errors
-    /// As [`reserve`](Self::reserve); [`Error::Invalid`] if no rule is reserved.
     pub async fn reserve_all<K: AsRef<[u8]>>(
         &self,
         rules: impl IntoIterator<Item = (K, Rule)>,
         lease: Duration,
-    ) -> Result<Attempt<Reservation>, Error> {
+    ) -> Result<Granted<Reservation>, Error> {
         self.reserved(rules, Some(Command::ALL), lease).await
     }
 
@@ -86,9 +80,6 @@ impl Limiter {
     /// A holder names one reservation: make it up, and never take it from what a client sends. A second hit by it counts
     /// nothing. A settlement may be sent again and charges once. Where the reservation has ended, or never was, the units
     /// are counted now. A period of the calendar that has ended is not charged.
-    ///
-    /// # Errors
-    /// As [`Error`] says; [`Error::Refused`] for a rule without a holder.
     pub async fn settle(
         &self,
         key: impl AsRef<[u8]>,
@@ -110,15 +101,15 @@ impl Limiter {
         rules: impl IntoIterator<Item = (K, Rule)>,
         command: Option<Command>,
         lease: Duration,
-    ) -> Result<Attempt<Reservation>, Error> {
+    ) -> Result<Granted<Reservation>, Error> {
         let length = Window::new(0, lease).map_err(|_| {
             let range = "from 0.001 to 2147483647 seconds, in whole milliseconds";
-            InvalidArgument(format!("the lease of a reservation must be {range}, not {lease:?}"))
+            Error::Invalid(format!("the lease of a reservation must be {range}, not {lease:?}"))
         })?;
         let mut call = self.request(rules, command, Use::Reserve)?;
         if !call.rules.iter().any(Rule::is_reserved) {
             let what = "one rule at least must be reserved: say so with Sliding::reserved";
-            return Err(InvalidArgument(what.to_owned()).into());
+            return Err(Error::Invalid(what.to_owned()));
         }
         let holder: Arc<str> = random_holder().into();
         for rule in call.rules.iter_mut().filter(|rule| rule.is_reserved()) {
@@ -131,11 +122,11 @@ impl Limiter {
         });
         let decision = self.decide(&call, Some(leave)).await?;
         if !decision.allowed {
-            return Ok(Attempt::Denied(decision));
+            return Ok(Err(decision));
         }
         let (parts, hold) = (Part::of(&call), Hold::new(self.clone(), call, sent, lease));
         let renewals = hold.keep("reservation");
-        Ok(Attempt::Granted(Reservation { hold, decision, parts, renewals }))
+        Ok(Ok(Reservation { hold, decision, parts, renewals }))
     }
 }
 
@@ -192,19 +183,13 @@ impl Reservation {
     /// is given back; what exceeds it is charged, whether it fits or not.
     ///
     /// It may be called again after any error, and charges once. Until it has succeeded the reservation goes on.
-    ///
-    /// # Errors
-    /// As [`Error`] says. [`Error::Invalid`] if it was settled with another number before. [`Error::ReplyLost`] also where
-    /// the server does not remember any more whether an earlier call was carried out (after the lease, and after a minute at
-    /// least): then nothing is sent.
+    /// With another number than before it is [`Error::Invalid`]. [`Error::ReplyLost`] also says that the server does not remember
+    /// any more whether an earlier call was carried out (after the lease, and after a minute at least): then nothing is sent.
     pub async fn settle(&mut self, used: u64) -> Result<(), Error> {
         self.settle_parts(&vec![used; self.parts.len()]).await
     }
 
     /// As [`settle`](Self::settle), with a number of its own for each key that is reserved.
-    ///
-    /// # Errors
-    /// As [`settle`](Self::settle); [`Error::Invalid`] if a key is missing, or is not reserved.
     pub async fn settle_each<K: AsRef<[u8]>>(&mut self, used: impl IntoIterator<Item = (K, u64)>) -> Result<(), Error> {
         let mut figures = vec![None; self.parts.len()];
         for (key, units) in used {
@@ -212,12 +197,12 @@ impl Reservation {
             let found = found.into_iter().find(|(part, _)| self.hold.limiter.bare(&part.key) == key.as_ref());
             let Some((_, figure)) = found else {
                 let key = key.as_ref().escape_ascii();
-                return Err(InvalidArgument(format!("nothing is reserved at the key {key}")).into());
+                return Err(Error::Invalid(format!("nothing is reserved at the key {key}")));
             };
             *figure = Some(units);
         }
         let Some(figures) = figures.into_iter().collect::<Option<Vec<_>>>() else {
-            return Err(InvalidArgument("each key that is reserved needs its units".to_owned()).into());
+            return Err(Error::Invalid("each key that is reserved needs its units".to_owned()));
         };
         self.settle_parts(&figures).await
     }
@@ -229,7 +214,7 @@ impl Reservation {
 
     async fn settle_parts(&mut self, used: &[u64]) -> Result<(), Error> {
         if let Some(units) = used.iter().find(|units| **units > MOST_UNITS) {
-            return Err(InvalidArgument(format!("the actual units must be from 0 to {MOST_UNITS}, not {units}")).into());
+            return Err(Error::Invalid(format!("the actual units must be from 0 to {MOST_UNITS}, not {units}")));
         }
         // So that it is these units that the drop settles, wherever this future ends.
         for (part, units) in self.parts.iter_mut().zip(used) {
@@ -261,7 +246,7 @@ impl Part {
     }
 
     async fn settle(&mut self, hold: &Hold, used: u64) -> Result<(), Error> {
-        let another = || InvalidArgument("the reservation was settled with another number of units".to_owned()).into();
+        let another = || Error::Invalid("the reservation was settled with another number of units".to_owned());
         match self.settled {
             Some(settled) if settled == used => return Ok(()),
             Some(_) => return Err(another()),

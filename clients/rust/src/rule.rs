@@ -9,30 +9,24 @@ use redis::Cmd;
 use crate::calendar::Calendar;
 use crate::command::Command;
 use crate::common::{Common, Reserved, printable};
-use crate::error::InvalidArgument;
+use crate::error::Error;
 use crate::rates::{MOST_UNITS, Rates, Seconds, Window, ordered};
 
 /// A kind of rule, with the methods that it shares with others.
 macro_rules! kind {
     ($rule:ident $(, $trait:ident)*) => {
         impl $rule {
-            /// Names the policy, for HTTP headers and for the keys of [`RateLimitLayer`](crate::RateLimitLayer). Without
-            /// a name it is called by its window in the headers: `60s`. Of several windows each gets its length behind
-            /// the name: `api-60s`.
-            ///
-            /// # Errors
-            /// If the name is empty or not printable ASCII.
-            pub fn name(mut self, name: &str) -> Result<Self, InvalidArgument> {
+            /// Names the policy, in printable ASCII, for HTTP headers and for the keys of
+            /// [`RateLimitLayer`](crate::RateLimitLayer). Without a name it is called by its window in the headers: `60s`.
+            /// Of several windows each gets its length behind the name: `api-60s`.
+            pub fn name(mut self, name: &str) -> Result<Self, Error> {
                 self.with.name = printable("name", name)?;
                 Ok(self)
             }
 
-            /// What is counted, for `qu` in the header RateLimit-Policy, where it is not requests: `content-bytes`, for
-            /// example.
-            ///
-            /// # Errors
-            /// If the unit is empty or not printable ASCII.
-            pub fn unit(mut self, unit: &str) -> Result<Self, InvalidArgument> {
+            /// What is counted, in printable ASCII, for `qu` in the header RateLimit-Policy, where it is not requests:
+            /// `content-bytes`, for example.
+            pub fn unit(mut self, unit: &str) -> Result<Self, Error> {
                 self.with.unit = printable("unit", unit)?;
                 Ok(self)
             }
@@ -89,12 +83,9 @@ macro_rules! kind {
 
             /// The units of the cost are held by this holder (1 to 256 bytes) until they are settled, or the lease (0.001 to
             /// 2147483647 seconds, whole milliseconds) is over: see [`Limiter::settle`](crate::Limiter::settle).
-            ///
-            /// # Errors
-            /// If one of the two is out of its range.
-            pub fn held_by(mut self, holder: &str, lease: Duration) -> Result<Self, InvalidArgument> {
+            pub fn held_by(mut self, holder: &str, lease: Duration) -> Result<Self, Error> {
                 if !(1..=256).contains(&holder.len()) {
-                    return Err(InvalidArgument(format!("a holder has 1 to 256 bytes, not {}", holder.len())));
+                    return Err(Error::Invalid(format!("a holder has 1 to 256 bytes, not {}", holder.len())));
                 }
                 let Window { millis, .. } = Window::new(0, lease)?;
                 self.with.hold = Some(Reserved::By { holder: holder.into(), millis });
@@ -201,18 +192,7 @@ kind!(Calendar, Counting, Metered);
 ///
 /// A rule holds no connection and is cheap to clone. Make it once and use it for every key. A key belongs to one rule.
 ///
-/// ```
-/// use redis_rl_client::Rule;
-/// use std::time::Duration;
-///
-/// # fn main() -> Result<(), redis_rl_client::InvalidArgument> {
-/// let api = Rule::sliding("10/second, 100/minute")?.name("api")?;
-/// let tokens = Rule::sliding("200_000/minute")?.cost(1800);
-/// let logins = Rule::fixed("5 per 15 minutes")?.anchored();
-/// let steady = Rule::throttle("30/minute")?.burst(15);
-/// let busy = Rule::lease(16, Duration::from_secs(120))?;
-/// # Ok(()) }
-/// ```
+/// [Rules](crate#rules) shows what there is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rule {
@@ -256,64 +236,45 @@ pub(crate) enum Use {
 }
 
 impl Rule {
-    /// An exact sliding window, or several (up to 16, all or nothing).
-    ///
-    /// # Errors
-    /// If the rates cannot be read, are out of range, or two windows have one length.
-    pub fn sliding(rates: impl Rates) -> Result<Sliding, InvalidArgument> {
+    /// An exact sliding window, or several (up to 16 of different lengths, all or nothing).
+    pub fn sliding(rates: impl Rates) -> Result<Sliding, Error> {
         Ok(Sliding { windows: ordered(rates)?, with: Common::default() })
     }
 
-    /// A fixed window, or several (up to 16, all or nothing): one counter for each. Up to twice the limit can pass
-    /// around the turn of a window. With one window and no cost, denials are counted too.
-    ///
-    /// # Errors
-    /// If the rates cannot be read, are out of range, or two windows have one length.
-    pub fn fixed(rates: impl Rates) -> Result<Fixed, InvalidArgument> {
+    /// A fixed window, or several (up to 16 of different lengths, all or nothing): one counter for each. Up to twice the
+    /// limit can pass around the turn of a window. With one window and no cost, denials are counted too.
+    pub fn fixed(rates: impl Rates) -> Result<Fixed, Error> {
         Ok(Fixed { windows: ordered(rates)?, anchored: false, with: Common::default() })
     }
 
     /// A window of the calendar, such as `"5_000_000/month"`: a day, week, month or year in UTC unless [`Calendar::zone`]
     /// says otherwise, which begins as [`Calendar::starts`] says.
-    ///
-    /// ```
-    /// use redis_rl_client::Rule;
-    ///
-    /// # fn main() -> Result<(), redis_rl_client::InvalidArgument> {
-    /// let billed = Rule::calendar("5_000_000/month")?.zone("Europe/Berlin")?.starts(15)?;
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// If the rate cannot be read, or its limit is more than 2^53 − 1.
     #[cfg(feature = "calendar")]
-    pub fn calendar(rate: &str) -> Result<Calendar, InvalidArgument> {
+    pub fn calendar(rate: &str) -> Result<Calendar, Error> {
         Calendar::parse(rate)
     }
 
-    /// A steady rate, such as `"30/minute"`, with a burst of as many unless [`Throttle::burst`] says otherwise.
-    ///
-    /// # Errors
-    /// If the rate cannot be read, is 0 or more than one unit a nanosecond, or there is more than one.
-    pub fn throttle(rate: impl Rates) -> Result<Throttle, InvalidArgument> {
+    /// A steady rate, such as `"30/minute"`, at least one unit and at most one a nanosecond, with a burst of as many unless
+    /// [`Throttle::burst`] says otherwise.
+    pub fn throttle(rate: impl Rates) -> Result<Throttle, Error> {
         let windows = rate.windows()?;
         let &[Window { limit, millis }] = windows.as_slice() else {
-            return Err(InvalidArgument(format!("a throttle takes one rate, not {}", windows.len())));
+            return Err(Error::Invalid(format!("a throttle takes one rate, not {}", windows.len())));
         };
         if limit == 0 {
-            return Err(InvalidArgument("a throttle needs a limit of at least 1, not 0".to_owned()));
+            return Err(Error::Invalid("a throttle needs a limit of at least 1, not 0".to_owned()));
         }
         // The command takes whole seconds: 5 in half a second are 10 in one.
         let factor = 1000 / gcd(millis, 1000);
         let (count, period) = (limit.saturating_mul(factor), millis * factor / 1000);
         let longest = crate::rates::MOST_MILLIS / 1000;
         if period > longest {
-            return Err(InvalidArgument(format!(
+            return Err(Error::Invalid(format!(
                 "the window of a throttle must be at most {longest} s in whole seconds, not {millis} ms"
             )));
         }
         if count > period.saturating_mul(1_000_000_000) || count > MOST_UNITS {
-            return Err(InvalidArgument(format!(
+            return Err(Error::Invalid(format!(
                 "a throttle allows at most one unit a nanosecond, not {limit} in {millis} ms"
             )));
         }
@@ -322,10 +283,7 @@ impl Rule {
 
     /// At most `limit` holders at a time (0 to 2^53 − 1), each for `ttl` (0.001 to 2147483647 seconds, whole
     /// milliseconds) unless it renews its lease or gives it back.
-    ///
-    /// # Errors
-    /// If one of the two is out of its range.
-    pub fn lease(limit: u64, ttl: Duration) -> Result<Lease, InvalidArgument> {
+    pub fn lease(limit: u64, ttl: Duration) -> Result<Lease, Error> {
         let Window { limit, millis } = Window::new(limit, ttl)?;
         Ok(Lease { limit, millis, holder: None, with: Common::default() })
     }
@@ -394,15 +352,15 @@ impl Rule {
     }
 
     /// Refuses what no server takes, before anything is sent.
-    pub(crate) fn check(&self, wanted: Use) -> Result<(), InvalidArgument> {
-        let refused = |what: &str| Err(InvalidArgument(what.to_owned()));
+    pub(crate) fn check(&self, wanted: Use) -> Result<(), Error> {
+        let refused = |what: &str| Err(Error::Invalid(what.to_owned()));
         if matches!(self, Self::Lease(rule) if rule.holder.as_deref().is_none_or(<[u8]>::is_empty)) {
             return refused("a lease needs a holder of at least one byte: say who with Lease::holder");
         }
         if let Self::Throttle(Throttle { burst, .. }) = self
             && *burst >= MOST_UNITS
         {
-            return Err(InvalidArgument(format!("a burst must be from 0 to {}, not {burst}", MOST_UNITS - 1)));
+            return Err(Error::Invalid(format!("a burst must be from 0 to {}, not {burst}", MOST_UNITS - 1)));
         }
         if wanted == Use::Turn && !self.takes_turns() {
             return refused("a turn is for a sliding rule or a throttle that is neither forced nor held");
@@ -419,7 +377,7 @@ impl Rule {
         let least = u64::from(is_wanted || matches!(wanted, Use::Hit | Use::Turn));
         match cost {
             Some(units) if !(least..=MOST_UNITS).contains(units) => {
-                Err(InvalidArgument(format!("{what} must be from {least} to {MOST_UNITS}, not {units}")))
+                Err(Error::Invalid(format!("{what} must be from {least} to {MOST_UNITS}, not {units}")))
             }
             _ => Ok(()),
         }

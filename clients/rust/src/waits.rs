@@ -7,8 +7,9 @@ use std::time::{Duration, SystemTime};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::decision::{Attempt, Decision};
+use crate::decision::{Decision, Granted};
 use crate::error::Error;
+use crate::lease::Held;
 use crate::limiter::{LAST_CALL_SHARE, Limiter};
 use crate::rule::Rule;
 
@@ -17,6 +18,7 @@ pub(crate) const FIRST_POLL: Duration = Duration::from_millis(20);
 pub(crate) const LONGEST_POLL: Duration = Duration::from_millis(500);
 /// The pause while the server is unavailable.
 pub(crate) const OUTAGE_POLL: Duration = Duration::from_secs(1);
+
 impl Limiter {
     /// Waits until the request is allowed, at most for `timeout`. By a sliding rule or a throttle it takes a
     /// [turn](Self::turn) and sleeps until that comes: one call, and nobody overtakes. By another rule, and where no turn is
@@ -26,11 +28,8 @@ impl Limiter {
     /// the decision has.
     ///
     /// While the server is unavailable it tries again each second. A call whose reply was lost is one of these: it may have
-    /// been counted. If this future is dropped, its turn is given back.
-    ///
-    /// # Errors
-    /// As [`Error`] says; those of a server that is unavailable when the time is over; [`Error::Invalid`] for a sliding rule
-    /// that is forced or held.
+    /// been counted; when the time is over, its error is the answer. If this future is dropped, its turn is given back. A sliding
+    /// rule that is forced or held is not accepted.
     pub async fn wait(
         &self,
         key: impl AsRef<[u8]>,
@@ -39,28 +38,23 @@ impl Limiter {
     ) -> Result<Decision, Error> {
         let (key, rule) = (key.as_ref(), &rule.into());
         let let_in = self.until_let_in(key, matches!(rule, Rule::Lease(_)), timeout, |limiter, left| async move {
-            match rule {
-                Rule::Sliding(_) | Rule::Throttle(_) => {}
+            let decision = match rule {
+                Rule::Sliding(_) | Rule::Throttle(_) => limiter.take_turn(key, rule, left).await?,
                 // With another holder each time: what a call takes whose reply comes too late is given back.
                 Rule::Lease(lease) if lease.holder.is_none() => {
-                    return Ok(match limiter.acquire(key, lease).await? {
-                        Attempt::Granted(held) => Attempt::Granted(held.kept()),
-                        Attempt::Denied(decision) => Attempt::Denied(decision),
-                    });
+                    return Ok(limiter.acquire(key, lease).await?.map(Held::kept));
                 }
-                _ => return limiter.hit(key, rule).await.map(Attempt::of),
-            }
-            let decision = limiter.take_turn(key, rule, left).await?;
+                _ => limiter.hit(key, rule).await?,
+            };
             if decision.allowed && !decision.wait.is_zero() {
                 let turn = Turn { limiter: self, key, rule, at: decision.at };
                 sleep(decision.wait).await;
                 std::mem::forget(turn);
             }
-            Ok(Attempt::of(decision))
+            Ok(if decision.allowed { Ok(decision) } else { Err(decision) })
         });
-        let_in.await.map(|attempt| match attempt {
-            Attempt::Granted(decision) | Attempt::Denied(decision) => decision,
-        })
+        let (Ok(decision) | Err(decision)) = let_in.await?;
+        Ok(decision)
     }
 
     /// Asks until it is granted, or the time is over. `polls`: what is asked for can be given back at any time. `ask` gets
@@ -71,9 +65,9 @@ impl Limiter {
         polls: bool,
         timeout: Duration,
         ask: impl Fn(Self, Duration) -> F,
-    ) -> Result<Attempt<T>, Error>
+    ) -> Result<Granted<T>, Error>
     where
-        F: Future<Output = Result<Attempt<T>, Error>>,
+        F: Future<Output = Result<Granted<T>, Error>>,
     {
         let deadline = Instant::now().checked_add(timeout);
         let until = |wake: Instant| deadline.map_or(wake, |deadline| wake.min(deadline));
@@ -89,11 +83,11 @@ impl Limiter {
             let now = Instant::now();
             let is_over = deadline.is_some_and(|deadline| deadline <= now);
             let wake = match attempt {
-                Ok(Attempt::Granted(granted)) => return Ok(Attempt::Granted(granted)),
-                Ok(Attempt::Denied(decision)) => {
+                Ok(Ok(granted)) => return Ok(Ok(granted)),
+                Ok(Err(decision)) => {
                     let wake = decision.retry_after.and_then(|wait| now.checked_add(wait));
                     let wake = wake.filter(|wake| if polls { !is_over } else { until(*wake) == *wake });
-                    let Some(wake) = wake else { return Ok(Attempt::Denied(decision)) };
+                    let Some(wake) = wake else { return Ok(Err(decision)) };
                     denied = Some(decision);
                     let poll = now + jittered(pause);
                     if polls {
@@ -103,7 +97,7 @@ impl Limiter {
                 }
                 Err(error) if error.is_unavailable() => match denied.take() {
                     // What was known before the last call.
-                    Some(decision) if is_over => return Ok(Attempt::Denied(decision)),
+                    Some(decision) if is_over => return Ok(Err(decision)),
                     _ if is_over => return Err(error),
                     _ => until(now + OUTAGE_POLL),
                 },

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use redis_rl_client::{Error, Rule};
+use redis_rl_client::Rule;
 
 use super::reply::Failure;
 use crate::limit::{Block, Kind};
@@ -41,7 +41,7 @@ impl Item {
             ($rule:expr) => {{
                 let mut rule = $rule.clone().cost(self.units);
                 if let Some(Hold { holder, lease, .. }) = &self.hold {
-                    rule = rule.held_by(holder, *lease).map_err(Error::from)?;
+                    rule = rule.held_by(holder, *lease)?;
                 }
                 if self.force && self.units > 0 { rule.force().into() } else { rule.into() }
             }};

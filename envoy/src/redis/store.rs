@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use redis_rl_client::{Admission, Error, Limiter, Mode, Options, Rule, Source, State};
+use redis_rl_client::{Admission, Limiter, Mode, Options, Rule, Source, State};
 use smallvec::smallvec;
 
 use super::PATIENCE;
@@ -51,7 +51,7 @@ impl Store {
     /// is noticed, and its end. It is charged, so that it fails where those of requests fail: without memory, at a replica.
     pub async fn probe(&self, patience: Duration) -> Result<(), Failure> {
         let limiter = self.limiter.with_timeout(patience);
-        let _ = limiter.admit(&self.probe_key, Rule::fixed("1000000/second").map_err(Error::from)?).await?;
+        let _ = limiter.admit(&self.probe_key, Rule::fixed("1000000/second")?).await?;
         Ok(())
     }
 
@@ -112,7 +112,7 @@ impl Store {
     }
 
     async fn ask_block(&self, item: &Item, block: &Block) -> Result<(bool, Few<State>), Failure> {
-        let blocks = block.blocks(&self.limiter).map_err(Error::from)?;
+        let blocks = block.blocks(&self.limiter)?;
         // The client adds it again.
         let key = item.key.strip_suffix(blocks.key("").as_slice()).unwrap_or(&item.key);
         let decided = blocks.hit(key, item.units).await.map(|decision| decision.state());

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use redis_rl_client::{Error, Limiter, Options, Rule};
 
-use crate::support::{Has, Server, T0, connect, patient};
+use crate::support::{Has, Server, T0, patient};
 
 fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -21,7 +21,7 @@ async fn each() -> Vec<(Has, Server, Limiter)> {
         let server = Server::frozen(has).await;
         // One speaks RESP3, and so gets maps.
         let url = if has == Has::Functions { format!("{}/?protocol=resp3", server.url()) } else { server.url() };
-        let limiter = Limiter::with_options(connect(&url).await.unwrap(), patient(Options::default()));
+        let limiter = Limiter::with_options(redis::Client::open(url).unwrap(), patient(Options::default()));
         all.push((has, server, limiter));
     }
     all

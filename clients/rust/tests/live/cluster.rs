@@ -112,7 +112,7 @@ async fn every_call_goes_to_the_right_node_at_once() {
     for has in Has::EACH {
         let cluster = Cluster::start(has, false).await;
         let plain = cluster.client().use_protocol(ProtocolVersion::RESP3).build().unwrap();
-        let limiters = [cluster.limiter().await, cluster.limiter_of(plain.get_async_connection().await.unwrap())];
+        let limiters = [cluster.limiter().await, cluster.limiter_of(plain)];
         let sliding = Rule::sliding("100/minute").unwrap();
         for limiter in limiters {
             for tag in 0..30 {

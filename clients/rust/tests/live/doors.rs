@@ -67,7 +67,7 @@ async fn lengths_of_nothing_and_of_ever() {
         assert_eq!(turn.is_ok(), time <= Duration::from_secs(3600), "{time:?}");
         assert_eq!(Blocks::new(&limiter, &sliding, 10, time).is_ok(), is_length && time <= Duration::from_secs(3600));
     }
-    let held = limiter.hold("l", &Rule::lease(1, longest).unwrap(), Duration::ZERO).await.unwrap().granted().unwrap();
+    let held = limiter.hold("l", &Rule::lease(1, longest).unwrap(), Duration::ZERO).await.unwrap().unwrap();
     assert!(!held.is_lost());
     assert!(held.release().await);
     // Times at which nothing can have been counted.
@@ -94,7 +94,7 @@ async fn keys_of_any_length() {
             assert!(!limiter.wait(&key, &rule, Duration::from_millis(1)).await.unwrap().allowed);
             assert_eq!(limiter.refund(&key, &rule).await.unwrap().refunded, 1);
             assert_eq!(limiter.reset(&key, &rule).await.unwrap(), 1);
-            let held = limiter.hold(&key, &lease, Duration::ZERO).await.unwrap().granted().unwrap();
+            let held = limiter.hold(&key, &lease, Duration::ZERO).await.unwrap().unwrap();
             assert!(held.release().await);
         }
         assert_eq!(server.run::<u64>("DBSIZE").await, 0, "{has:?}");

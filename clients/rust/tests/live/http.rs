@@ -10,10 +10,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderName, Request as HttpRequest, Response as HttpResponse, StatusCode, header};
 use axum::routing::get;
 use axum::{Extension, Router};
-use redis_rl_client::{
-    ByAddress, Check, Decisions, Limiter, Options, RateLimitLayer, Rule, Sliding, Source, WhenUnavailable,
-    WithoutIdentity,
-};
+use redis_rl_client::{ByAddress, Decisions, Limiter, Options, RateLimitLayer, Rule, Sliding, Source, WhenUnavailable};
 use sfv::{BareItem, List, ListEntry, Parser};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -204,9 +201,8 @@ async fn stacked_layers_share_the_headers_and_the_extensions() {
     let limiter = server.limiter().await;
     let named = |name: &str, limit: u64| layer(&limiter, &sliding(&format!("{limit}/minute")).name(name).unwrap());
     let show = |Extension(decisions): Extension<Decisions>| async move {
-        let each = decisions
-            .iter()
-            .map(|decided| format!("{} {}", String::from_utf8_lossy(&decided.key), decided.decision.remaining));
+        let each = decisions.0.iter();
+        let each = each.map(|(key, decision)| format!("{} {}", String::from_utf8_lossy(key), decision.remaining));
         each.collect::<Vec<_>>().join("\n")
     };
     let app = Router::new().route("/", get(show)).layer(named("inner", 5)).layer(named("outer", 7));
@@ -260,7 +256,7 @@ async fn each_request_has_its_rules_and_costs() {
     let plans = RateLimitLayer::per_request(limiter.clone(), |request| {
         let rates = if request.headers.contains_key("x-paid") { "4/minute" } else { "2/minute" };
         let route = request.extensions.get::<MatchedPath>().unwrap().as_str();
-        vec![Check::new(sliding(rates).name(route).unwrap(), by_api_key(request))]
+        vec![(sliding(rates).name(route).unwrap(), by_api_key(request))]
     })
     .timeout(Duration::from_secs(60))
     .skip(|request| request.headers.contains_key("x-internal"))
@@ -291,8 +287,15 @@ async fn each_request_has_its_rules_and_costs() {
 async fn several_rules_are_decided_together() {
     let server = Server::frozen(Has::Module).await;
     let limiter = server.limiter().await;
-    let rules = layer(&limiter, &sliding("2/minute").name("key").unwrap())
-        .and(Rule::fixed("3/hour").unwrap().name("all").unwrap(), |_| Some("all"));
+    let rules = [
+        Rule::from(sliding("2/minute").name("key").unwrap()),
+        Rule::fixed("3/hour").unwrap().name("all").unwrap().into(),
+    ];
+    let rules = RateLimitLayer::per_request(limiter, move |request| {
+        let [key, all] = rules.clone();
+        vec![(key, by_api_key(request)), (all, Some(b"all".to_vec()))]
+    })
+    .timeout(Duration::from_secs(60));
     let address = serve(hello().layer(rules)).await;
     assert_eq!(by(address, "a").await.names(), ["key", "all"]);
     assert_eq!(by(address, "a").await.status, 200);
@@ -314,7 +317,7 @@ async fn a_request_without_an_identity() {
     let response = ask(refuses, "/", &[]).await;
     assert_eq!((response.status, response.header("ratelimit")), (403, None));
     assert_eq!(by(refuses, "").await.status, 403);
-    let allows = layer(&limiter, &sliding("1/minute")).without_identity(WithoutIdentity::Allow);
+    let allows = layer(&limiter, &sliding("1/minute")).allow_without_identity();
     let allows = serve(hello().layer(allows)).await;
     for _ in 0..3 {
         let response = ask(allows, "/", &[]).await;
@@ -391,14 +394,15 @@ async fn heavy_requests_are_denied_from_memory_between_light_ones() {
 #[tokio::test]
 async fn a_denial_is_answered_as_the_user_says() {
     let server = Server::frozen(Has::Module).await;
-    let handler = |denial: &redis_rl_client::Denial<'_>| {
-        let wait = denial.state.retry_after.unwrap().as_secs();
-        let text = format!("{} {wait} {:?}", denial.request.uri.path(), denial.violated_policies);
-        HttpResponse::builder().status(418).body(text).unwrap()
+    let handler = |refusal: &redis_rl_client::Refusal<'_>| {
+        // A request without an identity is answered as unless set.
+        let wait = refusal.state?.retry_after.unwrap().as_secs();
+        let text = format!("{} {wait} {:?}", refusal.request.uri.path(), refusal.violated_policies);
+        Some(HttpResponse::builder().status(418).body(text).unwrap())
     };
-    let layer = layer(&server.limiter().await, &sliding("1/minute")).on_denied(handler);
+    let layer = layer(&server.limiter().await, &sliding("1/minute")).on_refused(handler);
     let address = serve(hello().layer(layer)).await;
-    assert_eq!(by(address, "a").await.status, 200);
+    assert_eq!((by(address, "a").await.status, by(address, "").await.status), (200, 403));
     let denied = by(address, "a").await;
     // Two answers: that of the server, and that of the memory.
     for denied in [denied, by(address, "a").await] {
@@ -501,9 +505,11 @@ async fn a_lease_holds_requests_that_are_under_way() {
         "done"
     };
     let router = Router::new().route("/", get(|| async { "hello" })).route("/slow", get(slow));
-    let layer = RateLimitLayer::new(limiter.clone(), lease, by_api_key)
-        .and(sliding("100/hour"), by_api_key)
-        .timeout(Duration::from_secs(60));
+    let rules = [Rule::from(lease), sliding("100/hour").into()];
+    let layer = RateLimitLayer::per_request(limiter.clone(), move |request| {
+        rules.clone().map(|rule| (rule, by_api_key(request))).to_vec()
+    })
+    .timeout(Duration::from_secs(60));
     let address = serve(router.layer(layer)).await;
     let held = async || server.run::<u64>("ZCARD rl:busy:{a}").await;
     let first = tokio::spawn(async move { ask(address, "/slow", &[("x-api-key", "a")]).await.status });
@@ -646,9 +652,9 @@ async fn a_server_that_hangs_delays_nobody_for_long() {
 async fn the_decisions_are_there_with_every_request() {
     let url = format!("redis://127.0.0.1:{}", free_port());
     let limiter = Limiter::open(&url).unwrap();
-    let count = |Extension(decisions): Extension<Decisions>| async move { decisions.len().to_string() };
+    let count = |Extension(decisions): Extension<Decisions>| async move { decisions.0.len().to_string() };
     let layer = RateLimitLayer::new(limiter, sliding("3/hour"), by_api_key)
-        .without_identity(WithoutIdentity::Allow)
+        .allow_without_identity()
         .when_unavailable(WhenUnavailable::Open);
     let address = serve(Router::new().route("/", get(count)).layer(layer)).await;
     for key in ["a", ""] {
@@ -687,7 +693,7 @@ async fn refusals_are_answered_as_the_user_says() {
         .on_refused(|refusal| {
             let text =
                 format!("{} {} {}", refusal.status.as_u16(), refusal.request.uri.path(), refusal.error.is_some());
-            HttpResponse::builder().status(418).body(text).unwrap()
+            Some(HttpResponse::builder().status(418).body(text).unwrap())
         });
     let address = serve(hello().layer(layer)).await;
     for (key, expected) in [("", "403 / false"), ("a", "503 / true")] {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redis_rl_client::{Attempt, Rule};
+use redis_rl_client::Rule;
 
 use crate::support::{Has, Server, T0, until};
 
@@ -18,12 +18,12 @@ async fn no_more_are_held_than_the_limit() {
         });
         let mut held = Vec::new();
         for attempt in asked.collect::<Vec<_>>() {
-            held.extend(attempt.await.unwrap().granted());
+            held.extend(attempt.await.unwrap().ok());
         }
         assert_eq!(held.len(), 3);
         let one = held.pop().unwrap();
         assert!(one.release().await);
-        let Attempt::Granted(next) = limiter.acquire("busy", &rule).await.unwrap() else { panic!("one is free") };
+        let Ok(next) = limiter.acquire("busy", &rule).await.unwrap() else { panic!("one is free") };
         assert_eq!(next.decision().used, 3);
         // The rest is dropped.
         drop(next);
@@ -38,13 +38,13 @@ async fn a_lease_is_renewed_and_lost() {
     let limiter = server.limiter().await;
     let rule = Rule::lease(1, Duration::from_secs(3)).unwrap();
     let held = limiter.hold("busy", &rule.clone().holder("a"), Duration::ZERO).await.unwrap();
-    let held = held.granted().unwrap();
+    let held = held.unwrap();
     assert_eq!(held.holder(), b"a");
     for step in 1..=3 {
         let now = T0 + step * 2000;
         server.set_time(now).await;
         until("the lease is renewed", || async { server.run::<i64>("ZSCORE busy a").await == now + 3000 }).await;
-        assert!(limiter.acquire("busy", &rule).await.unwrap().denied().is_some());
+        assert!(limiter.acquire("busy", &rule).await.unwrap().is_err());
     }
     // The clock steps over the end, and another holder is there before the renewal: put there by hand, as the renewal
     // goes on meanwhile.
@@ -62,7 +62,7 @@ async fn a_place_that_is_given_back_wakes_who_waits_for_it() {
     let server = Server::start(Has::Module).await;
     let limiter = server.limiter().await;
     let rule = Rule::lease(1, Duration::from_secs(600)).unwrap();
-    let mut held = limiter.acquire("busy", &rule).await.unwrap().granted().unwrap();
+    let mut held = limiter.acquire("busy", &rule).await.unwrap().unwrap();
     let mut waited = Duration::ZERO;
     for _ in 0..4 {
         let (its_limiter, its_rule) = (limiter.clone(), rule.clone());
@@ -72,7 +72,7 @@ async fn a_place_that_is_given_back_wakes_who_waits_for_it() {
         tokio::time::sleep(Duration::from_millis(1000)).await;
         let released = std::time::Instant::now();
         assert!(held.release().await);
-        held = next.await.unwrap().granted().unwrap();
+        held = next.await.unwrap().unwrap();
         waited += released.elapsed();
     }
     assert!(waited < Duration::from_millis(400), "{waited:?}");
@@ -84,14 +84,14 @@ async fn a_dropped_lease_is_not_renewed() {
     let limiter = server.limiter().await;
     let rule = Rule::lease(2, Duration::from_millis(3)).unwrap();
     for _ in 0..20 {
-        let held = limiter.hold("busy", &rule, Duration::ZERO).await.unwrap().granted().unwrap();
+        let held = limiter.hold("busy", &rule, Duration::ZERO).await.unwrap().unwrap();
         tokio::task::yield_now().await;
         // Whether it was still held by then depends on the machine.
         let _ = held.release().await;
         assert_eq!(server.run::<u64>("EXISTS busy").await, 0);
     }
     let calls = server.calls("fcall").await;
-    let other = limiter.acquire("busy", &rule).await.unwrap().granted().unwrap();
+    let other = limiter.acquire("busy", &rule).await.unwrap().unwrap();
     let _ = other.release().await;
     assert_eq!(server.calls("fcall").await, calls + 2, "somebody still renews");
 }
@@ -105,7 +105,7 @@ async fn callers_that_wait_for_a_place_ask_seldom() {
     let waiting = (0..60).map(|_| {
         let (limiter, rule) = (limiter.clone(), rule.clone());
         tokio::spawn(async move {
-            let held = limiter.hold("busy", &rule, Duration::from_secs(300)).await.unwrap().granted().unwrap();
+            let held = limiter.hold("busy", &rule, Duration::from_secs(300)).await.unwrap().unwrap();
             tokio::time::sleep(Duration::from_millis(2)).await;
             held.release().await
         })
@@ -121,7 +121,7 @@ async fn callers_that_wait_for_a_place_ask_seldom() {
     let places = [limiter.acquire("busy", &rule).await.unwrap(), limiter.acquire("busy", &rule).await.unwrap()];
     let hold = |timeout| {
         let (limiter, rule) = (limiter.clone(), rule.clone());
-        tokio::spawn(async move { limiter.hold("busy", &rule, timeout).await.unwrap().granted().is_some() })
+        tokio::spawn(async move { limiter.hold("busy", &rule, timeout).await.unwrap().is_ok() })
     };
     let (leaves, stays) = (hold(Duration::from_secs(300)), hold(Duration::from_secs(300)));
     assert!(!hold(Duration::ZERO).await.unwrap() && !hold(Duration::from_millis(50)).await.unwrap());

@@ -13,7 +13,6 @@ mod leaving;
 mod lost;
 mod modes;
 mod reservation;
-#[cfg(feature = "sentinel")]
 mod sentinel;
 mod sources;
 mod support;

@@ -13,7 +13,10 @@ async fn one_probe_is_enough() {
         let rule = Rule::sliding("100/minute").unwrap();
         assert_eq!(limiter.mode(), None);
         let failed = async || server.errors("ERR").await + server.errors("NOSCRIPT").await;
-        let before = failed().await;
+        // Connecting may be answered with errors as well: CLIENT SETINFO by Redis 7.0.
+        let first = failed().await;
+        let _other = server.connection().await;
+        let before = 2 * failed().await - first;
         for used in 1..=10 {
             assert_eq!(limiter.clone().hit("k", &rule).await.unwrap().used, used);
         }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use redis_rl_client::{Attempt, Error, Limiter, Options, Reservation, Rule, Sliding};
+use redis_rl_client::{Error, Limiter, Options, Reservation, Rule, Sliding};
 
 use crate::support::{Events, Has, Server, T0, until};
 
@@ -20,7 +20,7 @@ fn now() -> i64 {
 }
 
 async fn reserve(limiter: &Limiter, units: u64) -> Reservation {
-    limiter.reserve("tokens", rule(), units, LEASE).await.unwrap().granted().unwrap()
+    limiter.reserve("tokens", rule(), units, LEASE).await.unwrap().unwrap()
 }
 
 async fn used(limiter: &Limiter) -> i64 {
@@ -38,7 +38,7 @@ async fn what_is_reserved_counts_at_once() {
         });
         let mut granted = Vec::new();
         for attempt in asked.collect::<Vec<_>>() {
-            granted.extend(attempt.await.unwrap().granted());
+            granted.extend(attempt.await.unwrap().ok());
         }
         assert_eq!(granted.len(), 10);
         for reservation in &mut granted {
@@ -65,9 +65,7 @@ async fn a_settlement_gives_back_or_charges_once() {
         // What exceeds it is charged, over the limit as well.
         second.settle(110).await.unwrap();
         assert_eq!(used(&limiter).await, 130);
-        let Attempt::Denied(denied) = limiter.reserve("tokens", rule(), 1, LEASE).await.unwrap() else {
-            panic!("overdrawn")
-        };
+        let Err(denied) = limiter.reserve("tokens", rule(), 1, LEASE).await.unwrap() else { panic!("overdrawn") };
         assert_eq!((denied.used, denied.remaining), (130, 0));
         second.cancel().await.unwrap_err();
         assert_eq!(used(&limiter).await, 130);
@@ -116,7 +114,7 @@ async fn a_reservation_is_renewed_until_it_is_settled() {
     let server = Server::frozen(Has::Module).await;
     let limiter = server.limiter().await;
     let lease = Duration::from_millis(600);
-    let granted = limiter.reserve("tokens", rule(), 50, lease).await.unwrap().granted();
+    let granted = limiter.reserve("tokens", rule(), 50, lease).await.unwrap().ok();
     let mut reservation = granted.unwrap();
     let ends = async || server.run::<Vec<(String, i64)>>("ZRANGE tokens:held 0 0 WITHSCORES").await[0].1;
     assert_eq!(ends().await, T0 + 600);
@@ -133,7 +131,7 @@ async fn a_reservation_is_renewed_until_it_is_settled() {
 
     // As a process that dies.
     std::mem::forget(limiter.with_timeout(Duration::from_secs(1)).reserve("dead", rule(), 100, LEASE).await.unwrap());
-    assert!(limiter.reserve("dead", rule(), 1, LEASE).await.unwrap().denied().is_some());
+    assert!(limiter.reserve("dead", rule(), 1, LEASE).await.unwrap().is_err());
 }
 
 /// A reservation that could not be renewed in time is lost, and can be settled.
@@ -143,7 +141,7 @@ async fn what_is_lost_can_be_settled() {
     let server = Server::start(Has::Module).await;
     let limiter = server.limiter_with(Options::default().name("lost")).await;
     let lease = Duration::from_millis(300);
-    let mut reservation = limiter.reserve("tokens", rule(), 50, lease).await.unwrap().granted().unwrap();
+    let mut reservation = limiter.reserve("tokens", rule(), 50, lease).await.unwrap().unwrap();
     let _: () = server.run("ACL SETUSER default -rl.sliding").await;
     reservation.lost().await;
     assert!(reservation.is_lost());
@@ -153,7 +151,7 @@ async fn what_is_lost_can_be_settled() {
     // The server counts it now, whether its own lease is over yet or not.
     reservation.settle(30).await.unwrap();
     until("what was held is given back", || async {
-        let other = limiter.reserve("tokens", rule(), 1, LEASE).await.unwrap().granted();
+        let other = limiter.reserve("tokens", rule(), 1, LEASE).await.unwrap().ok();
         other.unwrap().cancel().await.unwrap();
         used(&limiter).await == 30
     })
@@ -185,18 +183,18 @@ async fn several_keys_are_reserved_together() {
             }
             all
         };
-        let mut one = reserve(60).await.granted().unwrap();
+        let mut one = reserve(60).await.unwrap();
         assert_eq!((one.decision().each().len(), used().await), (3, vec![1, 60, 60]));
-        let Attempt::Denied(denied) = reserve(60).await else { panic!("40 are left") };
+        let Err(denied) = reserve(60).await else { panic!("40 are left") };
         assert_eq!((denied.index, used().await), (1, vec![1, 60, 60]));
         assert!(matches!(one.settle_each([("{o}:tpm", 1)]).await, Err(Error::Invalid(_))));
         assert!(matches!(one.settle_each([("{o}:rpm", 1)]).await, Err(Error::Invalid(_))));
         one.settle_each([("{o}:tpm", 30), ("{o}:day", 70)]).await.unwrap();
         assert_eq!(used().await, [1, 30, 70]);
-        let mut two = reserve(10).await.granted().unwrap();
+        let mut two = reserve(10).await.unwrap();
         two.settle(5).await.unwrap();
         assert_eq!(used().await, [2, 35, 75]);
-        drop(reserve(10).await.granted());
+        drop(reserve(10).await.ok());
         until("it is cancelled", || async { used().await == [3, 35, 75] }).await;
     }
 }
@@ -207,7 +205,7 @@ async fn a_key_that_cannot_be_settled() {
     let server = Server::start(Has::Module).await;
     let limiter = server.limiter().await;
     let rules = ["{k}1", "{k}2"].map(|key| (key, Rule::from(rule().reserved(5))));
-    let mut reservation = limiter.reserve_all(rules, LEASE).await.unwrap().granted().unwrap();
+    let mut reservation = limiter.reserve_all(rules, LEASE).await.unwrap().unwrap();
     let _: () = server.run("SET {k}1 broken").await;
     assert!(matches!(reservation.settle(30).await, Err(Error::Refused(_))));
     drop(reservation);
@@ -222,7 +220,7 @@ async fn a_reset_gives_back_what_is_reserved() {
         let server = Server::frozen(has).await;
         let limiter = server.limiter().await;
         let day = || Rule::fixed("1000/day").unwrap();
-        let mut reservation = limiter.reserve("k", day(), 60, LEASE).await.unwrap().granted().unwrap();
+        let mut reservation = limiter.reserve("k", day(), 60, LEASE).await.unwrap().unwrap();
         limiter.reset("k", day()).await.unwrap();
         let _ = limiter.hit("k", day().cost(5)).await.unwrap();
         reservation.settle(3).await.unwrap();
@@ -239,7 +237,7 @@ async fn a_calendar_can_be_reserved() {
         let limiter = server.limiter().await;
         let day = || Rule::calendar("100/day").unwrap();
         let used = async || limiter.peek("tokens", day().cost(0)).await.unwrap().used;
-        let reserve = async |units| limiter.reserve("tokens", day(), units, LEASE).await.unwrap().granted().unwrap();
+        let reserve = async |units| limiter.reserve("tokens", day(), units, LEASE).await.unwrap().unwrap();
         let mut first = reserve(50).await;
         first.settle(20).await.unwrap();
         assert_eq!(used().await, 20);
@@ -260,7 +258,7 @@ async fn a_renewal_stays_in_its_period() {
         let server = Server::with(&has.arguments(), Some(tomorrow)).await;
         let limiter = server.limiter().await;
         let (day, lease) = (Rule::calendar("100/day").unwrap(), Duration::from_secs(3));
-        let mut reservation = limiter.reserve("tokens", &day, 50, lease).await.unwrap().granted().unwrap();
+        let mut reservation = limiter.reserve("tokens", &day, 50, lease).await.unwrap().unwrap();
         let before = server.errors("ERR").await;
         server.set_time(tomorrow + DAY - 3_600_000).await;
         until("it is renewed", || async { server.errors("ERR").await > before }).await;

@@ -107,7 +107,6 @@ impl Server {
     }
 
     /// A sentinel that watches a primary under the name `limits`.
-    #[cfg(feature = "sentinel")]
     pub async fn sentinel(primary: u16) -> Self {
         let folder = tempfile::Builder::new().prefix("redis-rl-client-").tempdir().unwrap();
         let port = free_port();
@@ -204,7 +203,7 @@ impl Server {
     }
 
     pub async fn limiter_with(&self, options: Options) -> Limiter {
-        Limiter::with_options(self.connection().await, patient(options))
+        Limiter::with_options(redis::Client::open(self.url()).unwrap(), patient(options))
     }
 
     /// Runs a command that must succeed.

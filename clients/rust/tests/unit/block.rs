@@ -69,6 +69,8 @@ struct Reply {
 struct Process {
     held: Held,
     life: u32,
+    /// Whether a call for units is under way, for which the others wait.
+    asks: bool,
     waiting: Vec<u64>,
 }
 
@@ -88,7 +90,7 @@ struct World {
 impl World {
     fn new(setting: Setting) -> Self {
         let terms = Terms { units: setting.units, within: millis(setting.within_ms) };
-        let process = |_| Process { held: Held::new(terms), life: 0, waiting: Vec::new() };
+        let process = |_| Process { held: Held::new(terms), life: 0, asks: false, waiting: Vec::new() };
         let processes = (0..setting.processes).map(process).collect();
         let (log, reserved, calls, replies, used) = (vec![], vec![], vec![], vec![], vec![]);
         Self { setting, start: Instant::now(), now: 0, log, reserved, calls, replies, processes, used }
@@ -147,11 +149,15 @@ impl World {
     fn hit(&mut self, number: usize, cost: u64) {
         let now = self.instant();
         let process = &mut self.processes[number];
+        if process.asks {
+            process.waiting.push(cost);
+            return;
+        }
         match process.held.take(cost, now) {
             Take::Spent => self.used.push((self.now, cost)),
             Take::Denied => {}
-            Take::Wait => process.waiting.push(cost),
             Take::Ask(ask) => {
+                process.asks = true;
                 self.calls.push(Call::Ask(Sent { process: number, life: process.life, ask, left: false }));
             }
         }
@@ -209,9 +215,13 @@ impl World {
         } else {
             asks_again = !held.denied(ask, reply.free, ask.sent + millis(reply.wait));
         }
-        self.end(reply.to);
         if asks_again {
+            // Before those that wait.
+            self.processes[process].asks = false;
             self.hit(process, ask.cost);
+        }
+        if !(asks_again && self.processes[process].asks) {
+            self.end(reply.to);
         }
     }
 
@@ -221,9 +231,8 @@ impl World {
         if sent.left || process.life != sent.life {
             return;
         }
-        process.held.ended(sent.ask);
+        process.asks = false;
         for cost in std::mem::take(&mut process.waiting) {
-            self.processes[sent.process].held.leave(cost);
             self.hit(sent.process, cost);
         }
     }
@@ -367,7 +376,6 @@ impl Alone {
             if let Take::Ask(ask) = self.held.take(1, self.now) {
                 self.calls += 1;
                 assert!(self.held.granted(ask, SystemTime::UNIX_EPOCH, u64::MAX, self.now));
-                self.held.ended(ask);
             }
             self.used += 1;
         }
@@ -399,44 +407,17 @@ fn near_the_limit_blocks_get_smaller() {
         let Take::Ask(ask) = held.take(1, now) else { panic!("{held:?}") };
         sizes.push(ask.size);
         let _ = held.denied(ask, free, now + DELTA);
-        held.ended(ask);
     }
     let Take::Ask(ask) = held.take(1, now) else { panic!("{held:?}") };
     sizes.push(ask.size);
     assert_eq!(sizes, [10, 3, 1]);
     // One unit is denied: that is the answer, to those that weigh more as well.
     assert!(held.denied(ask, 0, now + DELTA));
-    held.ended(ask);
     assert_eq!((held.take(1, now), held.take(7, now)), (Take::Denied, Take::Denied));
     // Of a denial that is over one unit is asked for, and as much as is free after that.
     let Take::Ask(ask) = held.take(1, now + DELTA) else { panic!("{held:?}") };
     assert!(held.granted(ask, SystemTime::UNIX_EPOCH, 6, now + DELTA));
-    held.ended(ask);
     assert!(matches!(held.take(1, now + DELTA), Take::Ask(Ask { size: 6, .. })));
-}
-
-#[test]
-fn callers_wait_for_what_is_under_way_and_no_more() {
-    let (mut held, now) = (Held::new(Terms { units: 10, within: DELTA }), Instant::now());
-    for _ in 0..10 {
-        held.note(1, now);
-    }
-    let Take::Ask(ask) = held.take(1, now) else { panic!("{held:?}") };
-    assert!((0..9).all(|_| held.take(1, now) == Take::Wait));
-    // There is nothing left for the next one, and it does not queue. Its call fails.
-    let Take::Ask(failed) = held.take(1, now) else { panic!("{held:?}") };
-    assert_eq!(failed.size, 10);
-    held.ended(failed);
-    assert!(held.granted(ask, SystemTime::UNIX_EPOCH, 100, now));
-    held.ended(ask);
-    // Those that waited are not overtaken by a caller that comes before they go on.
-    let Take::Ask(next) = held.take(1, now) else { panic!("{held:?}") };
-    held.ended(next);
-    for _ in 0..9 {
-        held.leave(1);
-        assert_eq!(held.take(1, now), Take::Spent);
-    }
-    assert_eq!(held.left(now), 0);
 }
 
 /// Heavier than a block, and what does not fit into one.
@@ -449,12 +430,10 @@ fn a_heavy_request_asks_for_itself() {
     }
     let Take::Ask(ask) = held.take(4, now) else { panic!("{held:?}") };
     assert!(held.granted(ask, SystemTime::UNIX_EPOCH, 100, now));
-    held.ended(ask);
     // Six are left: two more of four take one of another block as well.
     assert_eq!(held.take(4, now), Take::Spent);
     let Take::Ask(ask) = held.take(4, now) else { panic!("{held:?}") };
     assert!(held.granted(ask, SystemTime::UNIX_EPOCH, 100, now));
-    held.ended(ask);
     assert_eq!(held.left(now), 2 + 6);
     assert_eq!(held.take(7, now), Take::Spent);
     assert_eq!(held.left(now), 1);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::error::InvalidArgument;
+use crate::error::Error;
 use crate::rates::{Rates, Window};
 use crate::rule::Rule;
 
@@ -44,7 +44,7 @@ fn duration(seconds: &Value) -> Duration {
 }
 
 /// A rate as text, or as a pair of a limit and seconds.
-fn windows(rate: &Value) -> Result<Vec<Window>, InvalidArgument> {
+fn windows(rate: &Value) -> Result<Vec<Window>, Error> {
     match rate {
         Value::String(text) => text.as_str().windows(),
         Value::Array(pair) => (pair[0].as_u64().unwrap(), duration(&pair[1])).windows(),
@@ -52,7 +52,7 @@ fn windows(rate: &Value) -> Result<Vec<Window>, InvalidArgument> {
     }
 }
 
-pub(crate) fn rates(rates: &Value) -> Result<Vec<Window>, InvalidArgument> {
+pub(crate) fn rates(rates: &Value) -> Result<Vec<Window>, Error> {
     let mut all = Vec::new();
     for rate in rates.as_array().unwrap() {
         all.extend(windows(rate)?);
@@ -61,12 +61,12 @@ pub(crate) fn rates(rates: &Value) -> Result<Vec<Window>, InvalidArgument> {
 }
 
 /// A rule as the cases describe it.
-pub(crate) fn rule(value: &Value) -> Result<Rule, InvalidArgument> {
+pub(crate) fn rule(value: &Value) -> Result<Rule, Error> {
     rule_with(value, &Value::Null)
 }
 
 /// The same with the options of a call.
-pub(crate) fn rule_with(value: &Value, options: &Value) -> Result<Rule, InvalidArgument> {
+pub(crate) fn rule_with(value: &Value, options: &Value) -> Result<Rule, Error> {
     for field in value.as_object().unwrap().keys() {
         let known = [
             "kind", "rates", "rate", "anchored", "burst", "limit", "ttl", "holder", "cost", "force", "name", "unit",
@@ -152,7 +152,7 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::error::{Error, Meaning, SETTLED, WINDOW_OVER, meaning, says};
+    use crate::error::{Meaning, SETTLED, WINDOW_OVER, meaning, says};
     use crate::{Counting, Decision, Headers, Limiter, Mode, Options, Refund, State};
 
     /// A server of one reply, which tells what it was asked.
@@ -294,13 +294,13 @@ mod tests {
                 let Rule::Lease(rule) = rule()? else { panic!("{case}") };
                 let attempt = limiter.acquire(key, &rule).await?;
                 match attempt {
-                    crate::Attempt::Granted(held) => {
+                    Ok(held) => {
                         let decision = held.decision().clone();
                         // The connection ends with the runtime; nothing is to be given back.
                         std::mem::forget(held);
                         one(decision)
                     }
-                    crate::Attempt::Denied(decision) => one(decision),
+                    Err(decision) => one(decision),
                 }
             }
             "release" => {
@@ -320,7 +320,7 @@ mod tests {
                     Rule::Calendar(rule) => limiter.reserve(key, rule, units, lease).await?,
                     _ => panic!("it does not type-check: {case}"),
                 };
-                let mut reservation = attempt.granted().unwrap();
+                let mut reservation = attempt.unwrap();
                 let settled = match text(&case["call"]) {
                     "reserve" => Ok(()),
                     "settle" => reservation.settle(options["actual"].as_u64().unwrap()).await,
@@ -437,7 +437,7 @@ mod tests {
                 move |words: &[Vec<u8>]| if words[0] == b"RL.SETTLE" { bytes.clone() } else { granted(words) };
             let stub = Stub::with(std::sync::Arc::new(answers), false).await;
             let attempt = stub.limiter("", Mode::Module).reserve("k", &rule, 5, Duration::from_secs(60)).await;
-            let mut reservation = attempt.unwrap().granted().unwrap();
+            let mut reservation = attempt.unwrap().unwrap();
             let settled = reservation.settle(3).await;
             std::mem::forget(reservation);
             settled
@@ -695,7 +695,7 @@ mod tests {
                 "prefix": std::str::from_utf8(layer::PREFIX).unwrap(), "timeout_ms": ms(layer::TIMEOUT),
                 "when_unavailable": format!("{:?}", crate::WhenUnavailable::default()).to_lowercase(),
                 "ipv6_prefix": identity::IPV6_PREFIX, "deny_cache": layer::DENY_CACHE,
-                "without_identity": format!("{:?}d", crate::WithoutIdentity::default()).to_lowercase(),
+                "without_identity": if layer::WITHOUT_IDENTITY { "allowed" } else { "refused" },
                 "status": {
                     "denied": status(layer::DENIED), "unavailable": status(layer::UNAVAILABLE),
                     "without_identity": status(layer::NO_IDENTITY),

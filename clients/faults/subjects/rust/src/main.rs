@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 use redis_rl_client::redis::cluster::ClusterClient;
 use redis_rl_client::redis::sentinel::{SentinelClient, SentinelServerType};
 use redis_rl_client::redis::{Client, RedisResult};
-use redis_rl_client::{Attempt, Connection, Decision, Error, Limiter, Mode, Options, Reservation, Rule};
+use redis_rl_client::{Connection, Decision, Error, Limiter, Mode, Options, Reservation, Rule};
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::task::AbortHandle;
@@ -47,12 +47,6 @@ enum Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Self::Of(error)
-    }
-}
-
-impl From<redis_rl_client::InvalidArgument> for Failure {
-    fn from(error: redis_rl_client::InvalidArgument) -> Self {
-        Self::Argument(error.to_string())
     }
 }
 
@@ -230,14 +224,14 @@ async fn carry_out(limiter: &Limiter, c: &Value) -> Result<Reply, Failure> {
         "acquire" => {
             let Rule::Lease(rule) = rule_of(c)? else { return Err(Failure::Argument("no lease".to_owned())) };
             Ok(match limiter.acquire(key, &rule).await? {
-                Attempt::Granted(held) => {
+                Ok(held) => {
                     let mut reply = decided(held.decision());
                     reply.insert("holder".to_owned(), String::from_utf8_lossy(held.holder()).into());
                     // It is kept until it is released by its name.
                     std::mem::forget(held);
                     reply
                 }
-                Attempt::Denied(decision) => decided(&decision),
+                Err(decision) => decided(&decision),
             })
         }
         "hold" => hold(limiter, c).await,
@@ -250,13 +244,13 @@ async fn carry_out(limiter: &Limiter, c: &Value) -> Result<Reply, Failure> {
                 _ => return Err(Failure::Argument("only sliding and fixed rules are reserved".to_owned())),
             };
             Ok(match attempt {
-                Attempt::Granted(reservation) => {
+                Ok(reservation) => {
                     let reply = decided(reservation.decision());
                     let reservation = Arc::new(tokio::sync::Mutex::new(reservation));
                     RESERVATIONS.lock().unwrap().insert(text(c, "as").to_owned(), reservation);
                     reply
                 }
-                Attempt::Denied(decision) => decided(&decision),
+                Err(decision) => decided(&decision),
             })
         }
         "settle" => {
@@ -281,8 +275,8 @@ fn next_holder() -> String {
 async fn hold(limiter: &Limiter, c: &Value) -> Result<Reply, Failure> {
     let Rule::Lease(rule) = rule_of(c)? else { return Err(Failure::Argument("no lease".to_owned())) };
     let held = match limiter.hold(text(c, "key"), &rule, seconds(&c["timeout"])).await? {
-        Attempt::Granted(held) => held,
-        Attempt::Denied(decision) => return Ok(decided(&decision)),
+        Ok(held) => held,
+        Err(decision) => return Ok(decided(&decision)),
     };
     tell(&json!({"id": c["id"], "event": "held"}));
     let (began, work) = (Instant::now(), seconds(&c["seconds"]));

@@ -160,10 +160,6 @@ class Denials:
             except KeyError:
                 break
 
-    def clear(self) -> None:
-        self._known.clear()
-        self._bytes = 0
-
     def forget(self, key: Key) -> None:
         """For a key of which something was given back."""
         if self._known:

@@ -282,7 +282,7 @@ async def test_a_caller_that_leaves(server: Server, aio: AsyncLimiter) -> None:
     entered = asyncio.Event()
 
     async def work() -> None:
-        async with aio.reserve("k", RULE, 900):
+        async with await aio.reserve("k", RULE, 900):
             entered.set()
             await asyncio.sleep(60)
 
@@ -301,7 +301,7 @@ async def test_a_caller_that_leaves(server: Server, aio: AsyncLimiter) -> None:
 
 
 async def test_asyncio(server: Server, aio: AsyncLimiter, caplog: pytest.LogCaptureFixture) -> None:
-    async with aio.reserve("k", RULE, 900, lease=30) as reservation:
+    async with await aio.reserve("k", RULE, 900, lease=30) as reservation:
         assert not reservation.lost
         assert await reservation.settle(30)
         assert await reservation.settle(30)

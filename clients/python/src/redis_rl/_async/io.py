@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import inspect
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
-from typing import Any, Generic, Self, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from typing import Any, Self, TypeVar
 
 from .._protocol import Errors, log
 from .._rules import Rule
@@ -147,26 +147,6 @@ def obedient(base: Any) -> Any:
     return Obedient
 
 
-class AsyncPending(Generic[Answer]):
-    """A call that is made when it is awaited, or when its ``async with`` block is entered."""
-
-    def __init__(self, call: Coroutine[Any, Any, Answer]) -> None:
-        self._call = call
-        self._made: Any = None
-
-    def __await__(self) -> Generator[Any, Any, Answer]:
-        return self._call.__await__()
-
-    async def __aenter__(self) -> Answer:
-        self._made = await self._call
-        await self._made.__aenter__()
-        return self._made  # type: ignore[no-any-return]
-
-    async def __aexit__(self, *error: object) -> None:
-        await self._made.__aexit__(*error)
-
-
-pending = AsyncPending
 sleep = asyncio.sleep
 here = asyncio.get_running_loop
 """What connections belong to: the loop."""

@@ -41,7 +41,7 @@ from .._rates import Rate, Seconds, milliseconds, whole
 from .._result import AllResult, Decision, Denied, Refunded, Result
 from .._rules import Fixed, Lease, Rule, Sliding, Throttle, Windowed
 from .core import core_of
-from .io import IS_ASYNC, AsyncPending, afterwards, carried_out, finished, here, pending, sleep
+from .io import IS_ASYNC, afterwards, carried_out, finished, here, sleep
 from .waiting import Keeper, Line
 
 # Between two attempts at a lease that others hold: it may be released long before it ends.
@@ -379,9 +379,7 @@ class AsyncLimiter:
         # A block gives it back in any case.
         return AsyncHeldLease(self, key, replace(_lease(rule).held_by(holder), is_ours=True), timeout)
 
-    def reserve(
-        self, key: Key, rule: Sliding | Fixed, units: int, *, lease: Seconds = 60
-    ) -> AsyncPending[AsyncReservation]:
+    async def reserve(self, key: Key, rule: Sliding | Fixed, units: int, *, lease: Seconds = 60) -> AsyncReservation:
         """Takes units whose real number is known only afterwards, such as the tokens of a language model.
 
         Requests that run at the same time cannot spend the same units, since each reserves the most it may cost. What
@@ -400,9 +398,9 @@ class AsyncLimiter:
         if not isinstance(checked(rule), Windowed):
             raise TypeError("a reservation needs a sliding or fixed rule, or a calendar: only these can be settled")
         self._calls.key(key)
-        return pending(self._reserve("hit", [(key, rule.reserved(units))], milliseconds(lease, "the lease")))
+        return await self._reserve("hit", [(key, rule.reserved(units))], milliseconds(lease, "the lease"))
 
-    def reserve_all(self, rules: Rules, *, lease: Seconds = 60) -> AsyncPending[AsyncReservation]:
+    async def reserve_all(self, rules: Rules, *, lease: Seconds = 60) -> AsyncReservation:
         """Takes units of several keys in one decision, as `all` does: all have room, or nothing is taken anywhere.
 
         Args:
@@ -412,7 +410,7 @@ class AsyncLimiter:
         Raises:
             Denied: one of them has no room.
         """
-        return pending(self._reserve("all", several(rules, reserves=True), milliseconds(lease, "the lease")))
+        return await self._reserve("all", several(rules, reserves=True), milliseconds(lease, "the lease"))
 
     async def _reserve(self, call: str, rules: Pairs, ms: int) -> AsyncReservation:
         holder = secrets.token_hex(16)

@@ -236,6 +236,7 @@ def begun(call: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
     return asyncio.create_task(call())
 
 
-async def over(work: asyncio.Task[None]) -> None:
+async def over(work: asyncio.Task[None] | None) -> None:
     """Waits for its end, also where it was cancelled, as all tasks are at the end of ``asyncio.run``."""
-    await asyncio.wait([work])
+    if work is not None:
+        await asyncio.wait([work])

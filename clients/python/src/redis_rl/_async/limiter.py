@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Protocol, Self, cast, overload
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 from .._calls import (
     LONGEST_TURN,
@@ -41,8 +41,8 @@ from .._rates import Rate, Seconds, milliseconds, whole
 from .._result import AllResult, Decision, Denied, Refunded, Result
 from .._rules import Fixed, Lease, Rule, Sliding, Throttle, Windowed
 from .core import core_of
-from .io import IS_ASYNC, afterwards, carried_out, finished, here, sleep
-from .waiting import Keeper, Line
+from .io import IS_ASYNC, afterwards, begun, carried_out, concurrency, finished, here, over, sleep
+from .waiting import Line, keep
 
 # Between two attempts at a lease that others hold: it may be released long before it ends.
 FIRST_POLL = 0.02
@@ -365,7 +365,7 @@ class AsyncLimiter:
     def hold(self, key: Key, rule: Lease, *, holder: str | bytes | None = None, timeout: float = 0.0) -> AsyncHeldLease:
         """A lease for a block of work, in a ``with`` statement. It raises `Denied` on entry if none is free.
 
-        It is for one block at a time: call this for each thread or task. Entering it again meanwhile is a RuntimeError.
+        It is for one block: call this for each. Entering it again is a RuntimeError.
 
         The lease is renewed in the background, each third of its time, and released at the end of the block. See
         `AsyncHeldLease.lost`.
@@ -530,9 +530,12 @@ class AsyncKept:
         self._limiter = limiter
         self._rules = rules
         self._ms = ms
-        self._ends = math.inf
-        self._keeper: Keeper | None = None
         self._block = threading.Lock()
+        self._done = concurrency.Event()
+        self._work: Any = None
+        self._ends = math.inf
+        self.lost_event: Any = concurrency.Event()
+        """An event (of the ``threading`` or ``asyncio`` module) that is set when it is lost in a block."""
 
     @property
     def lost(self) -> bool:
@@ -541,27 +544,15 @@ class AsyncKept:
         By the clock of this process, counted from before the last renewal was sent, so that it is never noticed too
         late, also while the server does not answer.
         """
-        keeper = self._keeper
-        ends = self._ends if keeper is None else keeper.ends
-        return time.monotonic() >= ends or (keeper is not None and keeper.lost.is_set())
-
-    @property
-    def lost_event(self) -> Any:
-        """An event (of the ``threading`` or ``asyncio`` module) that is set when it is lost."""
-        if self._keeper is None:
-            raise RuntimeError("it is not held: it is renewed from the entry of the block on")
-        return self._keeper.lost
+        return time.monotonic() >= self._ends or bool(self.lost_event.is_set())
 
     def _enter(self) -> None:
-        # Never waited for: two blocks would have one holder, and so one place.
+        # Two blocks would have one holder, and so one place.
         if not self._block.acquire(blocking=False):
-            raise RuntimeError("it is for one block at a time: make another for each thread or task")
+            raise RuntimeError("it is for one block: make another for each")
 
     async def __aexit__(self, kind: object, *_: object) -> None:
-        try:
-            await finished(partial(self.end, kind is not None))
-        finally:
-            self._block.release()
+        await finished(partial(self.end, kind is not None))
 
     async def end(self, failed: bool = False) -> None:
         """The block has ended. For adapters, what is held is not needed any more."""
@@ -569,23 +560,32 @@ class AsyncKept:
 
     def keep(self, ends: float) -> None:
         """For adapters: renews what was taken by another call, and ends at this monotonic time."""
-        self._keeper = Keeper(self._renew, self._ms / 1000 / RENEWALS, ends)
+        self._ends = ends
+        self._work = begun(partial(keep, ref(self), ends, self._ms / 1000 / RENEWALS, self._done, self.lost_event))
 
-    async def _renew(self, within: float) -> float | None:
-        """The time at which it now ends, or None if it was lost."""
+    async def _stop(self) -> None:
+        """Ends renewing. A renewal that is under way is waited for, as it would take the lease again."""
+        self._done.set()
+        await over(self._work)
+
+    async def _renew(self, within: float) -> bool:
+        """Renews it, within so many seconds. Returns whether it is still held, as far as that is known."""
         limiter, ends = self._limiter, time.monotonic() + self._ms / 1000
         try:
             result = await limiter._decided("renew", self._rules, within)
         except Exception as error:
             if limiter._core.errors.is_settled(error) or limiter._core.errors.is_ended(error):
                 # By a call whose reply was lost; or the calendar's period is over, and its units count nowhere.
-                return math.inf
-            # The next time may work; if it does not, it ends by itself.
-            log.warning("limiter %r: a lease could not be renewed: %s", limiter.name, error)
-            return self._keeper.ends if self._keeper else None
-        if not result:
+                self._ends = math.inf
+            else:
+                # The next time may work; if it does not, it ends by itself.
+                log.warning("limiter %r: a lease could not be renewed: %s", limiter.name, error)
+            return True
+        if result:
+            self._ends = ends
+        else:
             log.warning("limiter %r: a lease ended before it was renewed, and none is free", limiter.name)
-        return ends if result else None
+        return bool(result)
 
 
 class AsyncHeldLease(AsyncKept):
@@ -604,21 +604,16 @@ class AsyncHeldLease(AsyncKept):
 
     async def __aenter__(self) -> AsyncHeldLease:
         self._enter()
-        try:
-            ends, result = await self._limiter._await_place(self._key, self._rule, end_of_wait(self._timeout))
-            if not result:
-                raise Denied(result)
-            self.keep(ends)
-        except BaseException:
-            self._block.release()
-            raise
+        ends, result = await self._limiter._await_place(self._key, self._rule, end_of_wait(self._timeout))
+        if not result:
+            raise Denied(result)
+        self.keep(ends)
         return self
 
     async def end(self, failed: bool = False) -> None:
-        if self._keeper is not None:
-            await self._keeper.stop()
-            if not self.lost:
-                self._keeper.ends = math.inf
+        await self._stop()
+        if not self.lost:
+            self._ends = math.inf
         try:
             await self._limiter.release(self._key, self.holder)
         except Exception as failure:
@@ -685,10 +680,8 @@ class AsyncReservation(AsyncKept):
         if failures:
             raise failures[0]
         if is_confirmed:
+            await self._stop()
             self._ends = math.inf
-            if self._keeper is not None:
-                await self._keeper.stop()
-                self._keeper.ends = math.inf
         return is_confirmed
 
     async def cancel(self) -> bool:
@@ -731,5 +724,4 @@ class AsyncReservation(AsyncKept):
         except Exception as failure:
             # The outcome of the block matters more.
             log.warning("limiter %r: a reservation could not be settled: %s", self._limiter.name, failure)
-        if self._keeper is not None:
-            await self._keeper.stop()
+        await self._stop()

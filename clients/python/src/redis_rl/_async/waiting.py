@@ -6,10 +6,9 @@ import math
 import time
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakMethod
 
 from .._result import Result
-from .io import begun, concurrency, over, within
+from .io import concurrency, within
 
 
 class Line:
@@ -39,36 +38,21 @@ class Line:
             self._freed.clear()
 
 
-class Keeper:
-    """Renews a lease in the background, and notices when it ends."""
+async def keep(kept: Callable[[], Any], ends: float, every: float, done: Any, lost: Any) -> None:
+    """Renews what is held in the background until it is done, and says when it was lost.
 
-    def __init__(self, renew: Callable[[float], Any], every: float, ends: float) -> None:
-        """``renew`` takes as long as it is told at most, and returns when the lease now ends, None if it was lost."""
-        self.lost = concurrency.Event()
-        self.ends = ends
-        # Of what nobody can give back any more nothing is renewed.
-        self._renew = WeakMethod(renew)
-        self._every = every
-        self._done = concurrency.Event()
-        self._work = begun(self._keep)
-
-    async def _keep(self) -> None:
-        renew_at = time.monotonic() + self._every
-        while not await within(max(min(renew_at, self.ends) - time.monotonic(), 0), self._done.wait):
-            now = time.monotonic()
-            if now < min(renew_at, self.ends):
-                continue
-            renew = self._renew()
-            ends = None if renew is None or now >= self.ends else await renew(self.ends - now)
-            if ends is None:
-                self.lost.set()
-                return
-            self.ends = ends
-            if ends == math.inf:
-                return
-            renew_at = now + self._every
-
-    async def stop(self) -> None:
-        """Ends renewing. A renewal that is under way is waited for, as it would take the lease again."""
-        self._done.set()
-        await over(self._work)
+    ``kept`` is a weak reference: of what nobody can give back any more nothing is renewed.
+    """
+    renew_at = time.monotonic() + every
+    while not await within(max(min(renew_at, ends) - time.monotonic(), 0), done.wait):
+        now = time.monotonic()
+        if now < min(renew_at, ends):
+            continue
+        held = kept()
+        if held is None or now >= ends or not await held._renew(ends - now):
+            lost.set()
+            return
+        ends, renew_at = held._ends, now + every
+        if ends == math.inf:
+            return
+        del held

@@ -328,7 +328,7 @@ def test_a_clock_behind_the_servers(server: Server, limiter: Limiter, monkeypatc
     with pytest.raises(Refused, match="the window has ended"):
         limiter.hit("k", month)
     monkeypatch.setattr(time, "time", lambda: START_MS / 1000)
-    assert limiter.refund("k", month, result=result)
+    assert limiter.refund("k", month, at_ms=result.at_ms)
     assert used(limiter, "k", month) == 0
     assert limiter.hit("k", month)
     assert limiter.reset("k", month) == 1

@@ -22,7 +22,6 @@ from redis_rl import (
     AllResult,
     AsyncLimiter,
     Limiter,
-    Refunded,
     Result,
     State,
     Window,
@@ -352,21 +351,16 @@ def test_what_is_impossible_does_not_type_check() -> None:
         limiter.hold("a", lease(1, 1), timeout=None)  # type: ignore[arg-type]
 
 
-def test_a_result_that_the_server_has_not_counted_gives_nothing_back() -> None:
-    """There is no server."""
-    limiter = Limiter(redis.Redis(port=1))
+def test_who_has_decided() -> None:
     rule = sliding("10/minute")
     through = undecided([("a", rule)])
     assert (through.allowed, through.source, through.headers()) == (True, "open", {})
-    assert limiter.refund("a", rule, result=through) == Refunded(0, 0, 0)
     local = Local(1).decide([("a", rule)])
     assert (local.allowed, local.source) == (True, "local")
-    assert not limiter.refund("a", rule, result=local)
     both = Local(1).decide([("a", rule), ("b", rule)])
     assert isinstance(both, AllResult)
-    assert not limiter.refund("a", rule, result=both.each[0])
-    denied = Result.of(rule, [state(False, used=10, retry_after_ms=5)])
-    assert (denied.source, limiter.refund("a", rule, result=denied).refunded) == ("server", 0)
+    assert both.each[0].source == "local"
+    assert Result.of(rule, [state(False, used=10, retry_after_ms=5)]).source == "server"
 
 
 def test_memory_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -310,30 +310,17 @@ class AsyncLimiter:
                 line.leave()
 
     async def refund(
-        self,
-        key: Key,
-        rule: Sliding | Fixed | Throttle,
-        *,
-        cost: int | None = None,
-        at_ms: int | None = None,
-        result: Decision | None = None,
+        self, key: Key, rule: Sliding | Fixed | Throttle, *, cost: int | None = None, at_ms: int | None = None
     ) -> Refunded:
-        """Gives back what the same rule took.
+        """Gives back what the same rule took: what the server has counted (`Result.source`), and no denial.
 
         Args:
             key, rule: as in the hit.
             cost: units to give back, instead of the rule's own cost.
             at_ms: the ``at_ms`` of the hit's result. Sliding: takes back units of that moment instead of the newest.
                 Fixed: a window that has ended since gets nothing back.
-            result: the hit's result, in place of ``at_ms``. Of one that the server has not counted nothing is given
-                back: a denial, or a request that a middleware let through while the server was unavailable.
         """
-        if result is not None:
-            at_ms = result.at_ms
-        command = self._calls.refund(key, weighed(rule, cost), at_ms)
-        if result is not None and (result.source != "server" or not (result or rule.force)):
-            return Refunded(0, result.used, 0)
-        return read_refund(await self._change("refund", key, command))
+        return read_refund(await self._change("refund", key, self._calls.refund(key, weighed(rule, cost), at_ms)))
 
     async def reset(self, key: Key, *rules: Rule | Rate) -> int:
         """Gives the key its whole quota back. Returns how many of its keys were removed.

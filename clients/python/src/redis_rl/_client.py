@@ -36,8 +36,8 @@ class Client:
             known = (f"{self.library}.asyncio", "AsyncLimiter") if not asynchronous else (self.library, "Limiter")
             raise TypeError(f"a client of {known[0]} is for {known[1]}, and this is {shown}")
         self.client = client
-        self.is_cluster = hasattr(client, "nodes_manager") and "execute_command" not in vars(client)
-        self.errors = Errors(self.library, cluster=hasattr(client, "nodes_manager"))
+        self.is_cluster = hasattr(client, "nodes_manager")
+        self.errors = Errors(self.library, cluster=self.is_cluster)
         self._asynchronous = asynchronous
         self._package = f"{self.library}.asyncio" if asynchronous else self.library
         self.reads_from_replicas = bool(
@@ -60,8 +60,8 @@ class Client:
     def derive(self, connection_class: Callable[[Any], Any], address: Address | None = None) -> Any | None:
         """A client like the user's with connections of its own, which send nothing twice; None if it cannot be.
 
-        It cannot where the client, its pool or its connections are of a kind that is not the library's own, as a
-        mock's or a wrapper's: then the user's client is to be used.
+        It cannot where the client of one server, its pool or its connections are of a kind that is not the library's
+        own, as a mock's or a wrapper's: then the user's client is to be used.
 
         Args:
             connection_class: makes a class of connections of the library's.
@@ -82,14 +82,13 @@ class Client:
             if "execute_command" in vars(client):
                 raise _NotDerivable("its execute_command")
             source = client.connection_pool
+            for kind in (type(source), source.connection_class):
+                if kind.__module__ not in (f"{self._package}.connection", f"{self._package}.sentinel"):
+                    raise _NotDerivable(kind.__qualname__)
         else:
             source = next(iter(self.nodes().values()))
             if not self._asynchronous:
                 source = getattr(client, f"get_{self.library}_connection")(source).connection_pool
-        modules = (f"{self._package}.connection", f"{self._package}.sentinel", f"{self._package}.cluster")
-        for kind in (type(source), source.connection_class):
-            if kind.__module__ not in modules:
-                raise _NotDerivable(kind.__qualname__)
         options = {
             name: value
             for name, value in source.connection_kwargs.items()

@@ -129,26 +129,17 @@ class Errors:
             module.ClusterDownError,
             module.MasterDownError,
             module.OutOfMemoryError,
-            module.SlotNotCoveredError,
         )
         self._redirections: dict[type[Exception], str] = {module.MovedError: "MOVED", module.AskError: "ASK"}
         if cluster:
             # Of calls that could not be followed to the end.
             self._unavailable += tuple(self._redirections)
         self._codes = _UNAVAILABLE | _REDIRECTIONS if cluster else _UNAVAILABLE
-        self.topology: type[Exception] = getattr(module, f"{library.capitalize()}ClusterException")
 
     def is_try_again(self, error: BaseException) -> bool:
-        """Whether the server asks to be asked again, which it has done without counting the request.
-
-        Cluster clients follow redirections and try again some times themselves; they end with a ClusterError of
-        their own, after which nothing was counted either.
-        """
-        return (
-            isinstance(error, self._module.TryAgainError)
-            or (type(error) is self._module.ClusterError and "TTL exhausted" in str(error))
-            or (isinstance(error, self.response) and _code(error) == "TRYAGAIN")
-        )
+        """Whether the server asks to be asked again, which it has done without counting the request."""
+        is_named = isinstance(error, self.response) and _code(error) == "TRYAGAIN"
+        return is_named or isinstance(error, self._module.TryAgainError)
 
     def redirection(self, error: BaseException) -> tuple[str, int, str, int] | None:
         """MOVED or ASK, the slot, and the host and port to which a node of a cluster sends the call."""
@@ -193,13 +184,9 @@ class Errors:
             return False
         if isinstance(error, self._unavailable) or self.is_try_again(error):
             return True
-        text = str(error)
-        if isinstance(error, self.topology):
-            # Raised where no node answers. Other errors of this class are mistakes.
-            return "cannot be connected" in text or "not covered" in text
         # For some the client libraries have no class, or only their cluster clients use it.
         return isinstance(error, self.response) and (
-            _code(error) in self._codes or text.startswith("max number of clients")
+            _code(error) in self._codes or str(error).startswith("max number of clients")
         )
 
     def raised(self, error: Exception) -> Exception:

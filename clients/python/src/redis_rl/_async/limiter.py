@@ -35,7 +35,7 @@ from .._calls import (
     weighed,
 )
 from .._client import clients_of, make_client
-from .._memory import Counter, Denials, Event, Statistics
+from .._memory import Counter, Denials, Event
 from .._protocol import PAUSE, Command, Mode, Unavailable, log
 from .._rates import Rate, Seconds, milliseconds, whole
 from .._result import AllResult, Decision, Denied, Refunded, Result
@@ -103,6 +103,9 @@ class AsyncLimiter:
         self._denials = Denials()
         self._remembers = False
         self._counter = Counter(name, hook)
+        self.name = name
+        self.statistics = self._counter.statistics
+        """What this limiter has decided since it was made."""
         self._logged_as = name
         self._core = core_of(client, mode, asynchronous=IS_ASYNC)
         self._core.users.add(self)
@@ -126,19 +129,9 @@ class AsyncLimiter:
         return limiter
 
     @property
-    def name(self) -> str:
-        """What log lines and the hook call this limiter."""
-        return self._counter.name
-
-    @property
     def mode(self) -> Mode | None:
         """How the server is used: ``"module"``, ``"functions"`` or ``"script"``; None before the first call."""
         return self._core.mode
-
-    @property
-    def statistics(self) -> Statistics:
-        """What this limiter has decided since it was made."""
-        return self._counter.statistics
 
     @overload
     async def hit(self, key: Key, rule: Sliding | Fixed, *, cost: int | None = None, force: bool = False) -> Result: ...

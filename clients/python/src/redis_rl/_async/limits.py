@@ -157,7 +157,7 @@ class AsyncRlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
     async def reset(self) -> int | None:
         gone = 0
         # In a cluster the counter of ``key`` is ``{key}:60s``.
-        for start in ("", "{") if hasattr(self.storage, "nodes_manager") else ("",):
+        for start in ("", "{") if self.limiter._core.servers.is_cluster else ("",):
             async for name in self.storage.scan_iter(keys_from(start + self._prefix), count=1000):
                 gone += await self.storage.unlink(name)
         return gone

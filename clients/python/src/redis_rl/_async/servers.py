@@ -105,18 +105,7 @@ class Servers:
         self.version = 0
         """How often the nodes of the cluster were read."""
         self._only = None if client.is_cluster else Server(client, "", reconnected)
-        for address in list(client.nodes())[:1] if client.is_cluster else ():
-            probed = self._at(*address)
-            if probed.own is None:
-                # A kind of cluster client that is used as it is.
-                probed.client = client.client
-                probed.name = ""
-                self._only = probed
-
-    @property
-    def is_cluster(self) -> bool:
-        """Whether there are several, between which this chooses."""
-        return self._only is None
+        self.is_cluster = client.is_cluster
 
     def primaries(self) -> set[str]:
         return {names[0] for names in set(self._slots) if names}

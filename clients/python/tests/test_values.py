@@ -138,15 +138,16 @@ def test_limiter_arguments() -> None:
     for wrong, message in options:
         with pytest.raises(ValueError, match=message):
             Limiter(redis.Redis(), **wrong)
-    for client in (redis.ConnectionPool(), redis.Redis().pipeline(), redis.Redis, None, "redis://localhost"):
-        with pytest.raises(TypeError, match="redis-py or valkey-py is needed, not "):
+    for client in (redis.ConnectionPool(), redis.Redis().pipeline(), redis.Redis, None, "redis://:secret@host"):
+        with pytest.raises(TypeError, match="redis-py or valkey-py is needed, not ") as caught:
             Limiter(client)  # type: ignore[arg-type]
+        assert "secret" not in str(caught.value)
     with pytest.raises(TypeError, match=r"is for AsyncLimiter, and this is a redis\.asyncio\.client\.Redis$"):
         Limiter(redis.asyncio.Redis(password="secret"))  # type: ignore[arg-type]
     for wrong_rules in ("ab", 5, [("a",)]):
         with pytest.raises(TypeError, match="a dict of keys and rules, or pairs of them, is needed, not "):
             Limiter(redis.Redis()).all(wrong_rules)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="redis-py or valkey-py is needed, not <object"):
+    with pytest.raises(TypeError, match="redis-py or valkey-py is needed, not a builtins.object"):
         Limiter(object())  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="is for AsyncLimiter"):
         Limiter(redis.asyncio.Redis())  # type: ignore[arg-type]

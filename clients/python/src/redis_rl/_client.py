@@ -26,8 +26,8 @@ class Client:
         names = [base.__module__ for base in type(client).__mro__]
         roots = (name.partition(".")[0] for name in names)
         self.library = next((root for root in roots if root in ("redis", "valkey")), "")
-        # A client's own representation has all of its settings.
-        shown = f"a {type(client).__module__}.{type(client).__qualname__}" if self.library else repr(client)
+        # A client's representation has all of its settings, and a URL a password.
+        shown = f"a {type(client).__module__}.{type(client).__qualname__}"
         is_pipeline = any(base.__name__.endswith("Pipeline") for base in type(client).__mro__)
         is_client = hasattr(client, "connection_pool") or hasattr(client, "nodes_manager")
         if not self.library or is_pipeline or not is_client:

@@ -147,7 +147,7 @@ def test_limiter_arguments() -> None:
     for wrong_rules in ("ab", 5, [("a",)]):
         with pytest.raises(TypeError, match="a dict of keys and rules, or pairs of them, is needed, not "):
             Limiter(redis.Redis()).all(wrong_rules)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="redis-py or valkey-py is needed, not a builtins.object"):
+    with pytest.raises(TypeError, match=r"is needed, not a builtins\.object$"):
         Limiter(object())  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="is for AsyncLimiter"):
         Limiter(redis.asyncio.Redis())  # type: ignore[arg-type]

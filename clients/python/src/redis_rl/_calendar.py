@@ -94,9 +94,6 @@ def calendar(rate: str, zone: str = "UTC", starts: int = 1, **options: Unpack[Wi
         starts: with which day of the month it begins, 1 to 31, and in a month that is too short with the last; of a
             week, the day from 1 (Monday) to 7; of a year, the month.
         cost, force, name, unit: as in `sliding`. Without a name the policy is called by the period (``month``).
-
-    Raises:
-        ValueError, TypeError: for a rate, a zone or a start that there is not.
     """
     match = _RATE.fullmatch(rate) if isinstance(rate, str) else None
     if match is None:

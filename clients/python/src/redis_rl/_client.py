@@ -61,11 +61,8 @@ class Client:
         """A client like the user's with connections of its own, which send nothing twice; None if it cannot be.
 
         It cannot where the client of one server, its pool or its connections are of a kind that is not the library's
-        own, as a mock's or a wrapper's: then the user's client is to be used.
-
-        Args:
-            connection_class: makes a class of connections of the library's.
-            address: of a cluster's node.
+        own, as a mock's or a wrapper's: then the user's client is to be used. ``connection_class`` makes a class of
+        connections of the library's.
         """
         try:
             return self._derived(self.client, connection_class, address)

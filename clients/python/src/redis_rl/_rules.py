@@ -1,6 +1,7 @@
 """Rules as values: what is limited, without the key. Made by `sliding`, `fixed`, `throttle` and `lease`.
 
-A rule never changes and holds no connection. Make it once, use it for every key and from any thread.
+A rule never changes and holds no connection. Make it once, use it for every key and from any thread. What the server
+would not take is a ValueError or a TypeError where the rule is made.
 """
 
 from __future__ import annotations
@@ -299,9 +300,6 @@ def sliding(*rates: Rate, **options: Unpack[WindowOptions]) -> Sliding:
         name: what the policy is called in HTTP headers and in the keys of adapters. Without it, by its window
             (``60s``). With several windows, each one's length is added to it.
         unit: what is counted, for HTTP headers: ``"requests"`` (which is understood), ``"content-bytes"``, ...
-
-    Raises:
-        ValueError, TypeError: for a rate or a cost that the server would not take.
     """
     return Sliding(_windows(rates), **options)
 
@@ -312,7 +310,7 @@ def fixed(*rates: Rate, anchored: bool = False, **options: Unpack[WindowOptions]
     Windows begin at multiples of their length since the epoch. With ``anchored`` a window begins with its first
     request. A rule with one rate and a cost of 1 counts the requests that it denies, too.
 
-    Args and errors: those of `sliding`, and
+    Args: those of `sliding`, and
         anchored: let a window begin with its first request.
     """
     return Fixed(_windows(rates), anchored, **options)
@@ -326,11 +324,7 @@ def throttle(rate: Rate, *, burst: int | None = None, **options: Unpack[Options]
             to whole ones: ``"5/500ms"`` is 10 a second.
         burst: how many may come at once beyond the first, 0 to 2**53 - 2; without it, the rate's limit less one, so
             that a whole window's requests may come at once.
-        cost: units that a request weighs.
-        name, unit: as in `sliding`.
-
-    Raises:
-        ValueError, TypeError: for a rate, burst or cost that the server would not take.
+        cost, name, unit: as in `sliding`.
     """
     rates = read_windows([rate])
     if len(rates) != 1:
@@ -366,9 +360,6 @@ def lease(
         ttl: seconds (or a timedelta) that a lease lasts unless it is renewed, 0.001 to 2147483647.
         holder: who holds it. ``acquire`` and ``hold`` make a random name if none is given.
         name, unit: as in `sliding`.
-
-    Raises:
-        ValueError, TypeError: for a limit or time that the server would not take.
     """
     holder = None if holder is None else holder_of(holder)
     ms = milliseconds(ttl, "the ttl of a lease")

@@ -58,11 +58,8 @@ class RateLimit:
     A rule without a name is a limit of each path operation by itself, whatever the values in its path are. A rule with
     a name is one limit for all of those that use the name. The answer is what the dependency returns, and is left in
     ``request.state.rate_limit``. Of a WebSocket the handshake is limited. FastAPI adds the headers to what an operation
-    returns, but not to a ``Response`` that it makes itself; `RateLimitMiddleware` adds its own to all.
-
-    Args:
-        limiter, rule, key, options: as in `redis_rl.asgi.RateLimitMiddleware`, but functions get the request, and the
-            rule is no lease.
+    returns, but not to a ``Response`` that it makes itself; `RateLimitMiddleware` adds its own to all. The arguments
+    are those of `redis_rl.asgi.RateLimitMiddleware`, but functions get the request, and the rule is no lease.
 
     Raises:
         RateLimitExceeded: when a request is denied.

@@ -91,8 +91,7 @@ class Core:
         """The server's answer to a command, and None; or None and what ``known`` returns when the call's turn comes.
 
         Args:
-            command: what is asked.
-            timeout: the deadline, by which the server is judged.
+            command, timeout: what is asked, and the deadline, by which the server is judged.
             name: of the limiter, for log lines; empty where an adapter writes its own.
             within: the time that this caller has, if it is less. It does not judge the server.
             known: an answer that another call may have brought meanwhile.

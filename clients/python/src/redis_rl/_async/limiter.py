@@ -328,8 +328,7 @@ class AsyncLimiter:
         """Takes or renews a lease. ``result.holder`` is who holds it; give that to `release`.
 
         Args:
-            key: what is held.
-            rule: made by `lease`.
+            key, rule: what is held, made by `lease`.
             holder: who holds it, instead of the rule's own holder or a random name.
         """
         return await self.hit(key, _lease(rule).held_by(holder))
@@ -345,10 +344,8 @@ class AsyncLimiter:
     def hold(self, key: Key, rule: Lease, *, holder: str | bytes | None = None, timeout: float = 0.0) -> AsyncHeldLease:
         """A lease for a block of work, in a ``with`` statement. It raises `Denied` on entry if none is free.
 
-        It is for one block: call this for each. Entering it again is a RuntimeError.
-
-        The lease is renewed in the background, each third of its time, and released at the end of the block. See
-        `AsyncHeldLease.lost`.
+        It is for one block: call this for each. The lease is renewed in the background, each third of its time, and
+        released at the end of the block. See `AsyncHeldLease.lost`.
 
         Args:
             key, rule, holder: as in `acquire`.
@@ -366,8 +363,7 @@ class AsyncLimiter:
         it has really cost is settled afterwards: the rest is given back, and more is charged even over the limit.
 
         Args:
-            key: as in `hit`.
-            rule: made by `sliding`, `fixed` or `calendar`.
+            key, rule: as in `hit`, made by `sliding`, `fixed` or `calendar`.
             units: the most that the request may cost, 1 to 2**53 - 1.
             lease: seconds after which the units are given back unless they are settled, as after a crash. In a
                 ``with`` block the reservation is renewed as long as the block takes.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import importlib
-import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -159,11 +158,6 @@ def make_client(uri: str, options: dict[str, Any], *, asynchronous: bool) -> Any
 def _hosts(parts: SplitResult, port: int) -> list[tuple[str | None, int]]:
     nodes = [urlsplit(f"//{node}") for node in parts.netloc.rpartition("@")[2].split(",")]
     return [(node.hostname, node.port or port) for node in nodes]
-
-
-def keys_from(prefix: str) -> str:
-    """The pattern of the keys that begin so."""
-    return re.sub(r"([\\*?[\]])", r"\\\1", prefix) + "*"
 
 
 def clients_of(client: Any | None) -> list[Any]:

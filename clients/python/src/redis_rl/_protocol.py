@@ -196,11 +196,6 @@ class Errors:
         return Refused(str(error)) if isinstance(error, self.all) else error
 
 
-def unsent(error: BaseException) -> None:
-    """Notes of an error that it came before the command was sent."""
-    error.redis_rl_unsent = True  # type: ignore[attr-defined]
-
-
 # Servers that are no Redis, and proxies, have words of their own for a command that they do not know.
 _UNKNOWN_COMMAND = re.compile("unknown command|unsupported command|command is not (available|supported)", re.IGNORECASE)
 _UNAVAILABLE = {"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "REDIRECT"}

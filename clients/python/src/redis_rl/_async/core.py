@@ -105,8 +105,8 @@ class Core:
         began = time.monotonic()
         try:
             async with Deadline(max(min(timeout, within), 0.001), errors) as deadline:
-                if servers.is_cluster and (servers.is_suspect(place[0]) or breaker.knows(place)):
-                    # Another node may have its slots by now.
+                if servers.is_cluster and (place[0] in servers.suspects or breaker.knows(place)):
+                    servers.suspects.discard(place[0])
                     await servers.refresh(deadline)
                     breaker.forget_others(servers.primaries())
                 server = await servers.of(command, deadline)
@@ -131,7 +131,7 @@ class Core:
             # The caller goes away. What it saw of its connection is true of those that are idle, too.
             if server is not None and is_asked and time.monotonic() - began > timeout / 20:
                 server.renew()
-                servers.suspect(server)
+                servers.suspects.add(server.name)
             raise
         self._answered(server, place, name)
         if time.monotonic() >= self._probe_at.get(server.name, 0.0):

@@ -300,7 +300,7 @@ class AsyncLimiter:
                 pause = FIRST_POLL if woken else min(pause * 2, LONGEST_POLL)
         finally:
             if has_turn:
-                line.leave()
+                line.turn.release()
 
     async def refund(
         self, key: Key, rule: Sliding | Fixed | Throttle, *, cost: int | None = None, at_ms: int | None = None
@@ -338,7 +338,7 @@ class AsyncLimiter:
         released = read_number(await self._change("release", key, self._calls.release(key, holders)))
         line = self._lines.get((here(), self._calls.key(key)))
         if line is not None:
-            line.wake()
+            line.freed.set()
         return released
 
     def hold(self, key: Key, rule: Lease, *, holder: str | bytes | None = None, timeout: float = 0.0) -> AsyncHeldLease:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from functools import lru_cache
 from typing import Any, Literal
@@ -9,7 +10,7 @@ from typing import Any, Literal
 from limits.aio.storage import MovingWindowSupport, SlidingWindowCounterSupport, Storage
 from limits.limits import GRANULARITIES
 
-from .._client import keys_from, make_client
+from .._client import make_client
 from .._identity import shortened
 from .._protocol import Command, Error
 from .._rates import MAX_UNITS
@@ -155,10 +156,10 @@ class AsyncRlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
         await self.limiter.reset(named(key), *([counter(window)] if window else []))
 
     async def reset(self) -> int | None:
-        gone = 0
+        gone, pattern = 0, re.sub(r"([\\*?[\]])", r"\\\1", self._prefix) + "*"
         # In a cluster the counter of ``key`` is ``{key}:60s``.
         for start in ("", "{") if self.limiter._core.servers.is_cluster else ("",):
-            async for name in self.storage.scan_iter(keys_from(start + self._prefix), count=1000):
+            async for name in self.storage.scan_iter(start + pattern, count=1000):
                 gone += await self.storage.unlink(name)
         return gone
 

@@ -15,27 +15,22 @@ class Line:
     """Those who wait for a place at a key in this process: the first of them asks, and a release wakes it."""
 
     def __init__(self) -> None:
-        self._turn = concurrency.Lock()
-        self._freed = concurrency.Event()
+        self.turn = concurrency.Lock()
+        self.freed = concurrency.Event()
+        """Set where a place was reported to be free."""
         self.denial: Result | None = None
         """What the first of them was told last."""
 
     async def enter(self, seconds: float) -> bool:
         """Waits for the turn. Returns whether it has come in this time."""
-        return await within(seconds, self._turn.acquire)
-
-    def leave(self) -> None:
-        self._turn.release()
-
-    def wake(self) -> None:
-        self._freed.set()
+        return await within(seconds, self.turn.acquire)
 
     async def wait(self, seconds: float) -> bool:
         """Waits for a free place. Returns whether one was reported."""
         try:
-            return await within(seconds, self._freed.wait)
+            return await within(seconds, self.freed.wait)
         finally:
-            self._freed.clear()
+            self.freed.clear()
 
 
 async def keep(kept: Callable[[], Any], ends: float, every: float, done: Any, lost: Any) -> None:

@@ -211,7 +211,7 @@ class Core:
                 elif errors.is_lost(error) and command.repeatable and not resent:
                     resent = True
                     server.renew()
-                elif isinstance(error, errors.no_script) and mode == "script" and not whole:
+                elif isinstance(error, errors.kinds.NoScriptError) and mode == "script" and not whole:
                     # The server may be another one. A replica may lack what its primary has: a peek tells nothing.
                     if not (fresh or self._chosen or command.reads):
                         raise Stale(asked[-1]) from error
@@ -300,7 +300,7 @@ class Core:
 
     def _lacks(self, answer: object) -> bool:
         # A user who may not call it can do without it: a script needs other permissions.
-        return self.errors.is_unknown(answer) or isinstance(answer, self.errors.no_permission)
+        return self.errors.is_unknown(answer) or isinstance(answer, self.errors.kinds.NoPermissionError)
 
     async def leave(self, user: object, seconds: float) -> None:
         """A limiter is closed. With the last of them the connections of our own are."""

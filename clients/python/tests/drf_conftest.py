@@ -28,7 +28,6 @@ def pytest_configure():
 
     from django.core.cache import cache
 
-    from redis_rl.django import clear
     from redis_rl.drf import SimpleRateThrottle
 
     cache.clear = clear
@@ -53,8 +52,11 @@ def set_clock(ms):
                 return
 
 
+def clear():
+    with redis.Redis.from_url(os.environ["RL_URL"]) as client:
+        client.flushall()
+
+
 @pytest.fixture(autouse=True)
 def nobody_has_asked():
-    from redis_rl.django import clear
-
     clear()

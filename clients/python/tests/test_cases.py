@@ -405,7 +405,7 @@ def test_errors(case: dict[str, Any], library: Any, parrot: Any) -> None:
     only(case, "line", "unavailable", "retry", "permanent", "probe", "cluster")
     error = raised(case["line"], library, parrot)
     errors = Errors(library.__name__, cluster=case.get("cluster", False))
-    probe = errors.is_unknown(error) or isinstance(error, errors.no_script)
+    probe = errors.is_unknown(error) or isinstance(error, errors.kinds.NoScriptError)
     assert errors.is_unavailable(error) == case["unavailable"], repr(error)
     assert errors.is_try_again(error) == case["retry"]
     assert probe == case["probe"]

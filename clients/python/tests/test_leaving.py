@@ -297,7 +297,7 @@ async def test_a_reservation_that_nobody_waits_for(real: Server, forwarder: Forw
         forwarder.hang()
 
         async def reserve() -> None:
-            async with aio.reserve("t", RULE, 500):
+            async with await aio.reserve("t", RULE, 500):
                 await asyncio.sleep(30)
 
         asking = asyncio.create_task(reserve())

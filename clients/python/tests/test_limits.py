@@ -17,16 +17,19 @@ import valkey
 from limits.aio.strategies import FixedWindowRateLimiter as AsyncFixedWindowRateLimiter
 from limits.aio.strategies import MovingWindowRateLimiter as AsyncMovingWindowRateLimiter
 from limits.errors import StorageError
+from limits.limits import Granularity
 from limits.storage import RedisStorage, storage_from_string
 from limits.strategies import STRATEGIES, FixedWindowRateLimiter, MovingWindowRateLimiter
 
 from redis_rl import Event, Refused, Unavailable
-from redis_rl._calls import LONGEST_REMEMBERED
-from redis_rl._sync.limits import Windows
 from redis_rl.limits import AsyncRlStorage, RlStorage
 from servers import START_MS, Cluster, Forwarder, Sentinel, Server, compact
 
 MINUTE = limits.parse("3/minute")
+
+
+class Fortnightly(limits.RateLimitItem):
+    GRANULARITY = Granularity(14 * 86_400, "fortnight")
 
 
 def make(uri: str, **options: Any) -> Any:
@@ -79,14 +82,6 @@ def test_reset_takes_the_prefix_as_it_is(server: Server) -> None:
     assert server.run("KEYS", "*") == ["app:1:of somebody else"]
 
 
-def test_windows_of_long_keys_take_little_memory() -> None:
-    windows, long = Windows(), "k" * 60_000
-    windows.learn(long, 90)
-    windows.learn("short", 30)
-    assert [windows.of(key) for key in (long, "short", f"{long}/2/minute", long + "k")] == [90, 30, 120, None]
-    assert max(map(len, windows._seen)) <= LONGEST_REMEMBERED
-
-
 def test_a_counter_is_read_by_other_processes(server: Server) -> None:
     """limits asks for it by its key alone, which tells the window."""
     first, second = (make(f"rl+{server.url}") for _ in range(2))
@@ -101,9 +96,14 @@ def test_a_counter_is_read_by_other_processes(server: Server) -> None:
             assert stats.reset_time == pytest.approx(time.time() + item.get_expiry(), abs=5)
             FixedWindowRateLimiter(second).clear(item, "a/b", "c")
             assert FixedWindowRateLimiter(first).get_window_stats(item, "a/b", "c").remaining == 5
-        # A key of another form is known where it was counted.
+        # An item of one's own, too.
+        FixedWindowRateLimiter(first).hit(Fortnightly(5), "a")
+        assert FixedWindowRateLimiter(second).get_window_stats(Fortnightly(5), "a").remaining == 4
+        # A key of another form does not tell it.
         assert first.incr("own", 7, amount=2) == 2
-        assert (first.get("own"), second.get("own")) == (2, 0)
+        for read in (first.get, second.get_expiry):
+            with pytest.raises(ValueError, match="by the key of an item"):
+                read("own")
         assert first.incr("own", 7, amount=0) == 2
         assert first.acquire_entry("own", 1, 7, amount=0)
 

@@ -327,8 +327,6 @@ def test_what_is_unavailable(limiter: Limiter) -> None:
     """Beyond what clients/cases say: what the client libraries raise themselves."""
     error = redis.exceptions
     for passing in (
-        error.ClusterError("TTL exhausted."),
-        error.RedisClusterException("Redis Cluster cannot be connected. Please provide at least one reachable node"),
         ConnectionResetError(),
         TimeoutError(),
     ):

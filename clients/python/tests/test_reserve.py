@@ -160,8 +160,7 @@ def test_a_renewal_after_a_settlement_that_was_lost(
         with monkeypatch.context() as lossy:
             lose_replies(limiter, lossy, "settle")
             assert not reservation.settle(40)
-        keeper: Any = reservation._keeper
-        until("renewing ends", lambda: not keeper._work.is_alive())
+        until("renewing ends", lambda: not reservation._work.is_alive())
         assert not reservation.lost
         assert reservation.settle(40)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
@@ -269,11 +268,11 @@ def test_lost_is_of_what_is_held(server: Server, limiter: Limiter, caplog: pytes
         assert not reservation.lost
     with limiter.reserve("k", RULE, 5) as reservation:
         assert reservation.settle(3)
-        keeper: Any = reservation._keeper
-        assert keeper.ends == float("inf")
+        assert reservation._ends == float("inf")
     month = limiter.reserve("month", calendar("10/month"), 5)
     server.set_clock(int(time.time() * 1000) + 32 * 86_400_000)
-    assert month._renew(10) == float("inf")
+    assert month._renew(10)
+    assert month._ends == float("inf")
     assert not caplog.records
 
 
@@ -282,7 +281,7 @@ async def test_a_caller_that_leaves(server: Server, aio: AsyncLimiter) -> None:
     entered = asyncio.Event()
 
     async def work() -> None:
-        async with aio.reserve("k", RULE, 900):
+        async with await aio.reserve("k", RULE, 900):
             entered.set()
             await asyncio.sleep(60)
 
@@ -301,7 +300,7 @@ async def test_a_caller_that_leaves(server: Server, aio: AsyncLimiter) -> None:
 
 
 async def test_asyncio(server: Server, aio: AsyncLimiter, caplog: pytest.LogCaptureFixture) -> None:
-    async with aio.reserve("k", RULE, 900, lease=30) as reservation:
+    async with await aio.reserve("k", RULE, 900, lease=30) as reservation:
         assert not reservation.lost
         assert await reservation.settle(30)
         assert await reservation.settle(30)
@@ -329,7 +328,7 @@ def test_a_clock_behind_the_servers(server: Server, limiter: Limiter, monkeypatc
     with pytest.raises(Refused, match="the window has ended"):
         limiter.hit("k", month)
     monkeypatch.setattr(time, "time", lambda: START_MS / 1000)
-    assert limiter.refund("k", month, result=result)
+    assert limiter.refund("k", month, at_ms=result.at_ms)
     assert used(limiter, "k", month) == 0
     assert limiter.hit("k", month)
     assert limiter.reset("k", month) == 1

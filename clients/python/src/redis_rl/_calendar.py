@@ -7,10 +7,11 @@ import time
 from calendar import monthrange
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, tzinfo
+from typing import Unpack
 from zoneinfo import ZoneInfo
 
 from ._rates import Window, whole
-from ._rules import Fixed
+from ._rules import Fixed, WindowOptions
 
 # The most that a period may start at.
 _STARTS = {"day": 1, "week": 7, "month": 31, "year": 12}
@@ -42,7 +43,8 @@ class Calendar(Fixed):
         if rule is None or not since <= ms < until:
             end_ms = self.end_ms(ms)
             windows = (Window(0, self.limit, end_ms, self.period),)
-            rule = Fixed(self.cost, self.name, self.unit, windows, anchored=False, force=self.force, hold=self.hold)
+            options: WindowOptions = {"cost": self.cost, "name": self.name, "unit": self.unit, "force": self.force}
+            rule = Fixed(windows, anchored=False, hold=self.hold, **options)
             object.__setattr__(self, "_period", (ms, end_ms, rule))
         return rule
 
@@ -79,16 +81,7 @@ def _begins(day: date, zone: tzinfo) -> int:
     return int(datetime(day.year, day.month, day.day, tzinfo=zone).timestamp()) * 1000
 
 
-def calendar(
-    rate: str,
-    zone: str = "UTC",
-    starts: int = 1,
-    *,
-    cost: int | None = None,
-    force: bool = False,
-    name: str | None = None,
-    unit: str | None = None,
-) -> Calendar:
+def calendar(rate: str, zone: str = "UTC", starts: int = 1, **options: Unpack[WindowOptions]) -> Calendar:
     """A fixed window that is a day, a week, a month or a year of a time zone: a billing period, a customer's day.
 
     Each call works out by this process' clock in which period it is. Where the server's clock is already in the next
@@ -101,9 +94,6 @@ def calendar(
         starts: with which day of the month it begins, 1 to 31, and in a month that is too short with the last; of a
             week, the day from 1 (Monday) to 7; of a year, the month.
         cost, force, name, unit: as in `sliding`. Without a name the policy is called by the period (``month``).
-
-    Raises:
-        ValueError, TypeError: for a rate, a zone or a start that there is not.
     """
     match = _RATE.fullmatch(rate) if isinstance(rate, str) else None
     if match is None:
@@ -119,4 +109,4 @@ def calendar(
         ) from error
     limit = whole(int(match["limit"]), "the limit")
     starts = whole(starts, f"starts of a {period}", 1, _STARTS[period])
-    return Calendar(cost, name, unit, (), False, limit, period, zone, starts, force=force)
+    return Calendar((), False, limit, period, zone, starts, **options)

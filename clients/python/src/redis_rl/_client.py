@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
-import re
+import sys
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -26,8 +26,8 @@ class Client:
         names = [base.__module__ for base in type(client).__mro__]
         roots = (name.partition(".")[0] for name in names)
         self.library = next((root for root in roots if root in ("redis", "valkey")), "")
-        # A client's own representation has all of its settings.
-        shown = f"a {type(client).__module__}.{type(client).__qualname__}" if self.library else repr(client)
+        # A client's representation has all of its settings, and a URL a password.
+        shown = f"a {type(client).__module__}.{type(client).__qualname__}"
         is_pipeline = any(base.__name__.endswith("Pipeline") for base in type(client).__mro__)
         is_client = hasattr(client, "connection_pool") or hasattr(client, "nodes_manager")
         if not self.library or is_pipeline or not is_client:
@@ -36,16 +36,13 @@ class Client:
             known = (f"{self.library}.asyncio", "AsyncLimiter") if not asynchronous else (self.library, "Limiter")
             raise TypeError(f"a client of {known[0]} is for {known[1]}, and this is {shown}")
         self.client = client
-        self.is_cluster = hasattr(client, "nodes_manager") and "execute_command" not in vars(client)
-        self.errors = Errors(self.library, cluster=hasattr(client, "nodes_manager"))
+        self.is_cluster = hasattr(client, "nodes_manager")
+        self.errors = Errors(self.library, cluster=self.is_cluster)
         self._asynchronous = asynchronous
-        self._package = f"{self.library}.asyncio" if asynchronous else self.library
+        self._package: Any = importlib.import_module(f"{self.library}.asyncio" if asynchronous else self.library)
         self.reads_from_replicas = bool(
             getattr(client, "read_from_replicas", False) or getattr(client, "load_balancing_strategy", None)
         )
-
-    def module(self, name: str) -> Any:
-        return importlib.import_module(f"{self._package}.{name}")
 
     def nodes(self) -> dict[Address, Any]:
         manager = self.client.nodes_manager
@@ -60,36 +57,33 @@ class Client:
     def derive(self, connection_class: Callable[[Any], Any], address: Address | None = None) -> Any | None:
         """A client like the user's with connections of its own, which send nothing twice; None if it cannot be.
 
-        It cannot where the client, its pool or its connections are of a kind that is not the library's own, as a
-        mock's or a wrapper's: then the user's client is to be used.
-
-        Args:
-            connection_class: makes a class of connections of the library's.
-            address: of a cluster's node.
+        It cannot where the client of one server, its pool or its connections are of a kind that is not the library's
+        own, as a mock's or a wrapper's: then the user's client is to be used. ``connection_class`` makes a class of
+        connections of the library's.
         """
-        try:
+        foreign = self._foreign() if address is None else None
+        if foreign is None:
             return self._derived(self.client, connection_class, address)
-        except _NotDerivable as reason:
-            log.warning(
-                "a client is used as it is, with its own time-outs, retries and connections: %s is not of %s",
-                reason,
-                self.library,
-            )
-            return None
+        what = "a client is used as it is, with its own time-outs, retries and connections: %s is not of %s"
+        log.warning(what, foreign, self.library)
+        return None
+
+    def _foreign(self) -> str | None:
+        """What is not the library's own."""
+        if "execute_command" in vars(self.client):
+            return "its execute_command"
+        pool, own = self.client.connection_pool, (self._package.connection, self._package.sentinel)
+        kinds = [kind for kind in (type(pool), pool.connection_class) if sys.modules[kind.__module__] not in own]
+        return kinds[0].__qualname__ if kinds else None
 
     def _derived(self, client: Any, connection_class: Callable[[Any], Any], address: Address | None) -> Any:
         if address is None:
-            if "execute_command" in vars(client):
-                raise _NotDerivable("its execute_command")
             source = client.connection_pool
         else:
             source = next(iter(self.nodes().values()))
             if not self._asynchronous:
                 source = getattr(client, f"get_{self.library}_connection")(source).connection_pool
-        modules = (f"{self._package}.connection", f"{self._package}.sentinel", f"{self._package}.cluster")
-        for kind in (type(source), source.connection_class):
-            if kind.__module__ not in modules:
-                raise _NotDerivable(kind.__qualname__)
+        # Without the options for it a connection sends nothing again.
         options = {
             name: value
             for name, value in source.connection_kwargs.items()
@@ -97,13 +91,11 @@ class Client:
         }
         if address is not None:
             options |= {"host": address[0], "port": address[1]}
-        backoff = importlib.import_module(f"{self.library}.backoff").NoBackoff()
-        options["retry"] = self.module("retry").Retry(backoff, 0)
         options["max_connections"] = source.max_connections
+        connections = self._package.connection
         # Where connections hear of maintenance (redis-py 7 for threads, 8 for both): our time-outs do not grow with it.
-        maintenance = getattr(self.module("connection"), "MaintNotificationsConfig", None)
-        unix = self.module("connection").UnixDomainSocketConnection
-        if maintenance is not None and not issubclass(source.connection_class, unix):
+        maintenance = getattr(connections, "MaintNotificationsConfig", None)
+        if maintenance is not None and not issubclass(source.connection_class, connections.UnixDomainSocketConnection):
             options["maint_notifications_config"] = maintenance(enabled=False)
         options["connection_class"] = connection_class(source.connection_class)
         if hasattr(source, "sentinel_manager"):
@@ -113,21 +105,16 @@ class Client:
             options |= {"is_master": source.is_master, "check_connection": source.check_connection}
             own = type(source)(source.service_name, sentinels, **options)
         else:
-            own = self.module("connection").ConnectionPool(**options)
+            own = connections.ConnectionPool(**options)
         if address is not None:
-            return getattr(importlib.import_module(self._package), self.library.capitalize())(connection_pool=own)
+            return getattr(self._package, self.library.capitalize())(connection_pool=own)
         # A copy, so that a class with a constructor of its own stays what it is.
         derived = copy.copy(client)
         derived.connection_pool = own
         derived.connection = None
-        for single in ("single_connection_client", "_single_connection_client"):
-            if hasattr(derived, single):
-                setattr(derived, single, False)
+        # Of threads the one, of asyncio the other.
+        derived.single_connection_client = derived._single_connection_client = False
         return derived
-
-
-class _NotDerivable(Exception):
-    """Says what is not the library's own."""
 
 
 def make_client(uri: str, options: dict[str, Any], *, asynchronous: bool) -> Any:
@@ -140,48 +127,37 @@ def make_client(uri: str, options: dict[str, Any], *, asynchronous: bool) -> Any
         # Its words may be a part of the password.
         raise ValueError("the URL cannot be read: in a password, characters such as / and # are escaped") from None
     library = "valkey" if uri.startswith("valkey") else "redis"
-    package = f"{library}.asyncio" if asynchronous else library
-    module = importlib.import_module(package)
+    package: Any = importlib.import_module(f"{library}.asyncio" if asynchronous else library)
     scheme, _, rest = uri.partition("://")
     pool = options.pop("connection_pool", None)
     if pool is not None:
-        return getattr(module, library.capitalize())(connection_pool=pool, **options)
+        return getattr(package, library.capitalize())(connection_pool=pool, **options)
     base, _, kind = scheme.partition("+")
     if kind not in ("cluster", "sentinel"):
-        return module.from_url(f"unix://{rest}" if kind == "unix" else uri, **options)
+        return package.from_url(f"unix://{rest}" if kind == "unix" else uri, **options)
     # The login and the options, as the library reads those of one server.
     parts = urlsplit(uri)
-    known = module.connection.parse_url(f"{base}://{parts.netloc.rpartition('@')[0]}@?{parts.query}")
+    known = package.connection.parse_url(f"{base}://{parts.netloc.rpartition('@')[0]}@?{parts.query}")
     if known.pop("connection_class", None) is not None:
         known["ssl"] = True
-    if kind == "sentinel":
-        return _of_sentinel(package, parts, known, options)
-    cluster = importlib.import_module(f"{package}.cluster")
-    nodes = [cluster.ClusterNode(host, port) for host, port in _hosts(parts, 6379)]
-    return getattr(cluster, f"{library.capitalize()}Cluster")(startup_nodes=nodes, **known | options)
-
-
-def _hosts(parts: SplitResult, port: int) -> list[tuple[str | None, int]]:
-    nodes = [urlsplit(f"//{node}") for node in parts.netloc.rpartition("@")[2].split(",")]
-    return [(node.hostname, node.port or port) for node in nodes]
-
-
-def _of_sentinel(package: str, parts: SplitResult, known: dict[str, Any], options: dict[str, Any]) -> Any:
-    """The primary that sentinels name, with the options of limits' own storage for them."""
+    if kind == "cluster":
+        cluster = importlib.import_module(f"{package.__name__}.cluster")
+        nodes = [cluster.ClusterNode(host, port) for host, port in _hosts(parts, 6379)]
+        return getattr(cluster, f"{library.capitalize()}Cluster")(startup_nodes=nodes, **known | options)
+    # With the options of limits' own storage.
     service = options.pop("service_name", None) or parts.path.strip("/")
     if not service:
         raise ValueError("the name of the service is missing: rl+redis+sentinel://host:26379/name")
     options.pop("use_replicas", None)
     own = {name: known[name] for name in ("username", "password", "ssl") if name in known}
     sentinel_kwargs = own | (options.pop("sentinel_kwargs", None) or {})
-    module = importlib.import_module(f"{package}.sentinel")
-    sentinel = module.Sentinel(_hosts(parts, 26379), sentinel_kwargs=sentinel_kwargs, **known | options)
+    sentinel = package.Sentinel(_hosts(parts, 26379), sentinel_kwargs=sentinel_kwargs, **known | options)
     return sentinel.master_for(service)
 
 
-def keys_from(prefix: str) -> str:
-    """The pattern of the keys that begin so."""
-    return re.sub(r"([\\*?[\]])", r"\\\1", prefix) + "*"
+def _hosts(parts: SplitResult, port: int) -> list[tuple[str | None, int]]:
+    nodes = [urlsplit(f"//{node}") for node in parts.netloc.rpartition("@")[2].split(",")]
+    return [(node.hostname, node.port or port) for node in nodes]
 
 
 def clients_of(client: Any | None) -> list[Any]:

@@ -96,10 +96,6 @@ def fields_of(request: Any) -> MutableMapping[str, Any]:
     return cast("MutableMapping[str, Any]", found)
 
 
-def _escaped(text: str) -> str:
-    return "".join(f"%{ord(char):02X}" if char in "%:{}" else char for char in text)
-
-
 def key_for(rule: Rule, identity: str | bytes, *, prefix: str = "rl:", operation: str | None = None) -> str | bytes:
     """The key at which an adapter counts an identity under a rule, for `peek`, `reset` and so on.
 
@@ -112,7 +108,8 @@ def key_for(rule: Rule, identity: str | bytes, *, prefix: str = "rl:", operation
         prefix: of the adapter.
         operation: of a dependency whose rule has no name, the path operation.
     """
-    policy = _escaped(rule.name or rule.described() if operation is None else f"{operation} {rule.described()}")
+    policy = rule.name or rule.described() if operation is None else f"{operation} {rule.described()}"
+    policy = re.sub(r"[%:{}]", lambda found: f"%{ord(found[0]):02X}", policy)
     # Text may have half a character, as JSON does.
     plain = identity.encode(errors="backslashreplace") if isinstance(identity, str) else identity
     tag = shortened(re.sub(rb"[%{}]", lambda found: b"%%%02X" % found[0][0], plain))

@@ -103,7 +103,6 @@ class Counter:
 class _Denial:
     keys: tuple[bytes, ...]
     rules: tuple[Rule, ...]
-    binding: int
     until: float
     received_at: float
     result: Result | AllResult
@@ -128,7 +127,7 @@ class Denials:
             now = time.monotonic()
             if now >= denial.until:
                 self._pop(key)
-            elif keys == denial.keys and _as_heavy([rule for _, rule in rules], denial):
+            elif keys == denial.keys and all(map(_as_heavy, (rule for _, rule in rules), denial.rules)):
                 return replace(denial.result.later(int((now - denial.received_at) * 1000)), source="memory")
         return None
 
@@ -151,7 +150,7 @@ class Denials:
         # At the end, as the youngest.
         self._pop(keys[binding])
         self._known[keys[binding]] = _Denial(
-            keys, tuple(rule for _, rule in rules), binding, asked_at + waits[binding], time.monotonic(), result
+            keys, tuple(rule for _, rule in rules), asked_at + waits[binding], time.monotonic(), result
         )
         self._bytes += _size(keys)
         while len(self._known) > MOST or self._bytes > MOST_BYTES:
@@ -159,10 +158,6 @@ class Denials:
                 self._gone(self._known.popitem(last=False)[1])
             except KeyError:
                 break
-
-    def clear(self) -> None:
-        self._known.clear()
-        self._bytes = 0
 
     def forget(self, key: Key) -> None:
         """For a key of which something was given back."""
@@ -182,18 +177,13 @@ def _size(keys: Sequence[bytes]) -> int:
     return sum(350 + len(key) for key in keys)
 
 
-def _as_heavy(rules: Sequence[Rule], denial: _Denial) -> bool:
-    for number, (rule, denied) in enumerate(zip(rules, denial.rules, strict=True)):
-        if rule is denied:
-            continue
-        if rule.force or _plain(rule) != _plain(denied):
-            return False
-        cost, least = rule.weight, denied.weight
-        # A request that never fits is not told to wait.
-        most = min(policy.limit for policy in rule.policies())
-        if number == denial.binding and cost != least and not least < cost <= most:
-            return False
-    return True
+def _as_heavy(rule: Rule, denied: Rule) -> bool:
+    if rule is denied:
+        return True
+    # A request that never fits is not told to wait.
+    most = min(policy.limit for policy in rule.policies())
+    is_as_heavy = rule.weight == denied.weight or denied.weight < rule.weight <= most
+    return is_as_heavy and not rule.force and _plain(rule) == _plain(denied)
 
 
 def _plain(rule: Rule) -> Rule:

@@ -110,53 +110,31 @@ class Errors:
     """The error classes of the client library, redis-py or valkey-py, and what they mean."""
 
     def __init__(self, library: str, *, cluster: bool) -> None:
-        module: Any = importlib.import_module(f"{library}.exceptions")
-        self._module = module
+        self.kinds: Any = importlib.import_module(f"{library}.exceptions")
+        self._cluster = cluster
         # Not the same name in the two libraries.
-        self.all: type[Exception] = getattr(module, "RedisError", None) or module.ValkeyError
-        self.connection: type[Exception] = module.ConnectionError
-        self.timeout: type[Exception] = module.TimeoutError
-        self.response: type[Exception] = module.ResponseError
-        self.no_script: type[Exception] = module.NoScriptError
-        self.no_permission: type[Exception] = module.NoPermissionError
+        self.all: type[Exception] = getattr(self.kinds, "RedisError", None) or self.kinds.ValkeyError
+        self.connection: type[Exception] = self.kinds.ConnectionError
+        self.timeout: type[Exception] = self.kinds.TimeoutError
+        self.response: type[Exception] = self.kinds.ResponseError
         # Classes of connection errors that are mistakes, and those of replies that say "not now".
-        self._permanent: tuple[type[Exception], ...] = (module.AuthenticationError, module.AuthorizationError)
-        self._unavailable: tuple[type[Exception], ...] = (
-            module.ConnectionError,
-            module.TimeoutError,
-            OSError,
-            module.ReadOnlyError,
-            module.ClusterDownError,
-            module.MasterDownError,
-            module.OutOfMemoryError,
-            module.SlotNotCoveredError,
-        )
-        self._redirections: dict[type[Exception], str] = {module.MovedError: "MOVED", module.AskError: "ASK"}
-        if cluster:
-            # Of calls that could not be followed to the end.
-            self._unavailable += tuple(self._redirections)
-        self._codes = _UNAVAILABLE | _REDIRECTIONS if cluster else _UNAVAILABLE
-        self.topology: type[Exception] = getattr(module, f"{library.capitalize()}ClusterException")
+        self._permanent: Any = (self.kinds.AuthenticationError, self.kinds.AuthorizationError)
+        replies = (self.kinds.ReadOnlyError, self.kinds.ClusterDownError, self.kinds.OutOfMemoryError)
+        self._unavailable: Any = (self.connection, self.timeout, OSError, *replies)
 
     def is_try_again(self, error: BaseException) -> bool:
-        """Whether the server asks to be asked again, which it has done without counting the request.
-
-        Cluster clients follow redirections and try again some times themselves; they end with a ClusterError of
-        their own, after which nothing was counted either.
-        """
-        return (
-            isinstance(error, self._module.TryAgainError)
-            or (type(error) is self._module.ClusterError and "TTL exhausted" in str(error))
-            or (isinstance(error, self.response) and _code(error) == "TRYAGAIN")
-        )
+        """Whether the server asks to be asked again, which it has done without counting the request."""
+        is_named = isinstance(error, self.response) and _code(error) == "TRYAGAIN"
+        return is_named or isinstance(error, self.kinds.TryAgainError)
 
     def redirection(self, error: BaseException) -> tuple[str, int, str, int] | None:
         """MOVED or ASK, the slot, and the host and port to which a node of a cluster sends the call."""
         if not isinstance(error, self.response):
             return None
         # The classes of some versions leave the code out, and those of others know no such error.
-        words = f"{self._redirections.get(type(error), '')} {error}".split()
-        if len(words) != 3 or words[0] not in _REDIRECTIONS or not words[1].isdecimal():
+        code = {self.kinds.MovedError: "MOVED", self.kinds.AskError: "ASK"}.get(type(error), "")
+        words = f"{code} {error}".split()
+        if len(words) != 3 or words[0] not in ("ASK", "MOVED") or not words[1].isdecimal():
             return None
         host, _, port = words[2].rpartition(":")
         return words[0], int(words[1]), host, int(port)
@@ -191,15 +169,16 @@ class Errors:
         """Whether the server cannot answer or write now, through no fault of the call or of the settings."""
         if isinstance(error, self._permanent):
             return False
-        if isinstance(error, self._unavailable) or self.is_try_again(error):
+        # In a cluster also what could not be followed to the end.
+        if (
+            isinstance(error, self._unavailable)
+            or self.is_try_again(error)
+            or (self._cluster and self.redirection(error))
+        ):
             return True
-        text = str(error)
-        if isinstance(error, self.topology):
-            # Raised where no node answers. Other errors of this class are mistakes.
-            return "cannot be connected" in text or "not covered" in text
         # For some the client libraries have no class, or only their cluster clients use it.
         return isinstance(error, self.response) and (
-            _code(error) in self._codes or text.startswith("max number of clients")
+            _code(error) in _UNAVAILABLE or str(error).startswith("max number of clients")
         )
 
     def raised(self, error: Exception) -> Exception:
@@ -209,15 +188,9 @@ class Errors:
         return Refused(str(error)) if isinstance(error, self.all) else error
 
 
-def unsent(error: BaseException) -> None:
-    """Notes of an error that it came before the command was sent."""
-    error.redis_rl_unsent = True  # type: ignore[attr-defined]
-
-
 # Servers that are no Redis, and proxies, have words of their own for a command that they do not know.
 _UNKNOWN_COMMAND = re.compile("unknown command|unsupported command|command is not (available|supported)", re.IGNORECASE)
 _UNAVAILABLE = {"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "REDIRECT"}
-_REDIRECTIONS = {"ASK", "MOVED"}
 
 
 def _code(error: BaseException) -> str:

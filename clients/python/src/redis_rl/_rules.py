@@ -1,6 +1,7 @@
 """Rules as values: what is limited, without the key. Made by `sliding`, `fixed`, `throttle` and `lease`.
 
-A rule never changes and holds no connection. Make it once, use it for every key and from any thread.
+A rule never changes and holds no connection. Make it once, use it for every key and from any thread. What the server
+would not take is a ValueError or a TypeError where the rule is made.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NoReturn, Self
+from typing import Any, ClassVar, NoReturn, Self, TypedDict, Unpack
 
 from ._rates import MAX_SECONDS, MAX_UNITS, Rate, Seconds, Window, milliseconds, seconds, whole
 from ._rates import windows as read_windows
@@ -20,26 +21,40 @@ Word = str | bytes | int
 MAX_WINDOWS = 16
 
 
-@dataclass(frozen=True)
+class Options(TypedDict, total=False):
+    """The options of a throttle: see `Rule`."""
+
+    cost: int | None
+    name: str | None
+    unit: str | None
+
+
+class WindowOptions(Options, total=False):
+    """The options of the other rules that have a cost: see `Rule`."""
+
+    force: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Rule(ABC):
     """What all rules have in common."""
 
     KIND: ClassVar[str]
     """The rule's word in RL.PEEK and RL.ALL, and behind ``RL.`` the command of its own."""
 
-    cost: int | None
+    cost: int | None = None
     """Units that one request weighs. None is one."""
 
-    name: str | None
+    name: str | None = None
     """The policy's name in HTTP headers and in the keys of adapters. Without it, it is called by its window."""
 
-    unit: str | None
+    unit: str | None = None
     """What is counted, for the header RateLimit-Policy: ``"requests"``, ``"content-bytes"``, ..."""
 
-    force: bool = field(default=False, kw_only=True)
+    force: bool = False
     """Whether a request is counted that does not fit, too (sliding and fixed)."""
 
-    hold: tuple[str, int] | None = field(default=None, kw_only=True, repr=False)
+    hold: tuple[str, int] | None = field(default=None, repr=False)
     """Of units that are reserved the holder, and the milliseconds for which they are (sliding and fixed)."""
 
     def __post_init__(self) -> None:
@@ -270,13 +285,7 @@ def _windows(rates: Sequence[Rate]) -> tuple[Window, ...]:
     return windows
 
 
-def sliding(
-    *rates: Rate,
-    cost: int | None = None,
-    force: bool = False,
-    name: str | None = None,
-    unit: str | None = None,
-) -> Sliding:
+def sliding(*rates: Rate, **options: Unpack[WindowOptions]) -> Sliding:
     """An exact sliding window: no stretch of time as long as the window holds more than the limit.
 
     With several rates (``sliding("10/second", "1000/hour")``) a request has to fit into each, or it counts in none.
@@ -291,40 +300,23 @@ def sliding(
         name: what the policy is called in HTTP headers and in the keys of adapters. Without it, by its window
             (``60s``). With several windows, each one's length is added to it.
         unit: what is counted, for HTTP headers: ``"requests"`` (which is understood), ``"content-bytes"``, ...
-
-    Raises:
-        ValueError, TypeError: for a rate or a cost that the server would not take.
     """
-    return Sliding(cost, name, unit, _windows(rates), force=force)
+    return Sliding(_windows(rates), **options)
 
 
-def fixed(
-    *rates: Rate,
-    cost: int | None = None,
-    force: bool = False,
-    anchored: bool = False,
-    name: str | None = None,
-    unit: str | None = None,
-) -> Fixed:
+def fixed(*rates: Rate, anchored: bool = False, **options: Unpack[WindowOptions]) -> Fixed:
     """A fixed window: one small counter for each window. Up to twice the limit can pass around a boundary.
 
     Windows begin at multiples of their length since the epoch. With ``anchored`` a window begins with its first
     request. A rule with one rate and a cost of 1 counts the requests that it denies, too.
 
-    Args and errors: those of `sliding`, and
+    Args: those of `sliding`, and
         anchored: let a window begin with its first request.
     """
-    return Fixed(cost, name, unit, _windows(rates), anchored, force=force)
+    return Fixed(_windows(rates), anchored, **options)
 
 
-def throttle(
-    rate: Rate,
-    *,
-    burst: int | None = None,
-    cost: int | None = None,
-    name: str | None = None,
-    unit: str | None = None,
-) -> Throttle:
+def throttle(rate: Rate, *, burst: int | None = None, **options: Unpack[Options]) -> Throttle:
     """A steady rate with a burst (the generic cell rate algorithm; the arguments of redis-cell's CL.THROTTLE).
 
     Args:
@@ -332,11 +324,7 @@ def throttle(
             to whole ones: ``"5/500ms"`` is 10 a second.
         burst: how many may come at once beyond the first, 0 to 2**53 - 2; without it, the rate's limit less one, so
             that a whole window's requests may come at once.
-        cost: units that a request weighs.
-        name, unit: as in `sliding`.
-
-    Raises:
-        ValueError, TypeError: for a rate, burst or cost that the server would not take.
+        cost, name, unit: as in `sliding`.
     """
     rates = read_windows([rate])
     if len(rates) != 1:
@@ -351,7 +339,7 @@ def throttle(
         raise ValueError("the rate of a throttle must be at most one request a nanosecond")
     if period > MAX_SECONDS:
         raise ValueError(f"the window of a throttle must be at most {MAX_SECONDS} s in whole seconds, not {rate!r}")
-    return Throttle(cost, name, unit, burst, count, period)
+    return Throttle(burst, count, period, **options)
 
 
 def lease(
@@ -372,9 +360,7 @@ def lease(
         ttl: seconds (or a timedelta) that a lease lasts unless it is renewed, 0.001 to 2147483647.
         holder: who holds it. ``acquire`` and ``hold`` make a random name if none is given.
         name, unit: as in `sliding`.
-
-    Raises:
-        ValueError, TypeError: for a limit or time that the server would not take.
     """
     holder = None if holder is None else holder_of(holder)
-    return Lease(None, name, unit, whole(limit, "the limit"), milliseconds(ttl, "the ttl of a lease"), holder)
+    ms = milliseconds(ttl, "the ttl of a lease")
+    return Lease(whole(limit, "the limit"), ms, holder, name=name, unit=unit)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import cache
-from typing import Any
+from typing import Any, Unpack
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.conf import settings
@@ -21,88 +21,55 @@ from django.utils.module_loading import import_string
 
 from ._async.guard import AsyncAnswer, AsyncGuard
 from ._async.limiter import AsyncLimiter
-from ._client import keys_from
 from ._identity import ClientAddress, key_for
-from ._rates import Rate
-from ._rules import Rule, fixed, sliding, throttle
-from ._sync.guard import Answer, Guard, Options
+from ._rules import sliding
+from ._sync.guard import Answer, Guard, Options, pairs
 from ._sync.limiter import Limiter
 
-__all__ = ["ClientAddress", "RateLimitMiddleware", "clear", "key_for"]
-
-RULES: dict[str, Callable[..., Rule]] = {"sliding": sliding, "fixed": fixed, "throttle": throttle}
-GUARDS = {name.upper() for name in Options.__annotations__}
-NAMES = {"URL", "RULE", "LIMIT", "KEY", "TRUSTED_PROXIES", "IPV6_PREFIX", "MODE", *GUARDS}
-
-
-def given() -> dict[str, Any]:
-    options = getattr(settings, "REDIS_RL", None)
-    if not isinstance(options, dict) or not isinstance(options.get("URL"), str):
-        raise ImproperlyConfigured('REDIS_RL must be a dict such as {"URL": "redis://localhost"}')
-    unknown = sorted(set(options) - NAMES)
-    if unknown:
-        raise ImproperlyConfigured(f"REDIS_RL has no {', '.join(unknown)}, but {', '.join(sorted(NAMES))}")
-    return options
-
-
-def rule(rate: Rate) -> Rule:
-    kind = given().get("RULE", "sliding")
-    if kind not in RULES:
-        raise ImproperlyConfigured(f"RULE of REDIS_RL must be one of {', '.join(RULES)}, not {kind!r}")
-    return RULES[kind](rate)
-
-
-def limited() -> tuple[Any, Any]:
-    options = given()
-    limit, key = options.get("LIMIT"), options.get("KEY")
-    if limit is None:
-        raise ImproperlyConfigured("REDIS_RL has no LIMIT, such as '100/minute', which RateLimitMiddleware needs")
-    if isinstance(limit, str):
-        limit = rule(limit) if "/" in limit or " " in limit else import_string(limit)
-    if "KEY" not in options:
-        key = ClientAddress(options.get("TRUSTED_PROXIES", ()), options.get("IPV6_PREFIX", 64))
-    return import_string(key) if isinstance(key, str) else key, limit
+__all__ = ["ClientAddress", "RateLimitMiddleware", "key_for"]
 
 
 @cache
-def limiter(kind: Any) -> Any:
+def limiter(kind: Any, url: str, mode: Any) -> Any:
     """The process' limiter for threads or for asyncio."""
-    options = given()
-    return kind.from_url(options["URL"], mode=options.get("MODE", "auto"), name="django")
+    return kind.from_url(url, mode=mode, name="django")
 
 
 @cache
 def guard(kind: Any, of: Any, for_middleware: bool) -> Any:
-    """What decides on requests, by the settings. ImproperlyConfigured says what is wrong with them."""
-    options = {name.lower(): value for name, value in given().items() if name in GUARDS}
+    """What decides on requests, by the setting. ImproperlyConfigured says what is wrong with it."""
     try:
-        rule("1/s")
-        return kind(limiter(of), [limited()] if for_middleware else [], holds=False, **options)
-    except (TypeError, ValueError, ImportError) as error:
+        given = {name.lower(): value for name, value in settings.REDIS_RL.items()}
+        return _made(kind, of, for_middleware, **given)
+    except (AttributeError, TypeError, ValueError, ImportError) as error:
         raise ImproperlyConfigured(f"REDIS_RL: {error}") from error
+
+
+def _made(
+    kind: Any,
+    of: Any,
+    for_middleware: bool,
+    *,
+    url: str,
+    limit: Any = None,
+    key: Any = None,
+    mode: Any = "auto",
+    **options: Unpack[Options],
+) -> Any:
+    if isinstance(limit, str):
+        limit = sliding(limit) if "/" in limit or " " in limit else import_string(limit)
+    if for_middleware and limit is None:
+        raise TypeError("there is no LIMIT, such as '100/minute', which RateLimitMiddleware needs")
+    rules = pairs(limit, import_string(key) if isinstance(key, str) else key) if for_middleware else []
+    return kind(limiter(of, url, mode), rules, holds=False, **options)
 
 
 def _changed(*, setting: str, **_: Any) -> None:
     if setting == "REDIS_RL":
-        limiter.cache_clear()
         guard.cache_clear()
 
 
 setting_changed.connect(_changed)
-
-
-def clear() -> None:
-    """Gives everyone the whole quota back: for tests that have used ``cache.clear()``.
-
-    Looks through all keys of the database. Denials that other processes remember end within a second.
-    """
-    used: Limiter = limiter(Limiter)
-    prefix = given().get("PREFIX", "rl:")
-    client = used._core._client.client
-    for key in client.scan_iter(match=keys_from(prefix), count=1000):
-        client.unlink(key)
-    for each in (Limiter, AsyncLimiter):
-        limiter(each)._denials.clear()
 
 
 class RateLimitMiddleware:
@@ -115,9 +82,8 @@ class RateLimitMiddleware:
         URL: as in `Limiter.from_url`.
         LIMIT: a rate (``"100/minute"``), a rule, or a function of the request (or its path with dots) that returns a
             rule, or None for a request that is not limited. In an asynchronous stack it may be asynchronous.
-        RULE: the kind of rule of a rate, ``"sliding"`` unless given, ``"fixed"`` or ``"throttle"``.
-        KEY: who is limited: a function of the request (or its path with dots); the client's address unless given.
-        TRUSTED_PROXIES, IPV6_PREFIX: as in `redis_rl.asgi.ClientAddress`.
+        KEY: who is limited: a function of the request (or its path with dots); the client's address unless given. See
+            `redis_rl.asgi.ClientAddress`.
         MODE: as in `Limiter`.
         PREFIX, WITHOUT_IDENTITY, WHEN_UNAVAILABLE, PROCESSES, TIMEOUT, DENY_CACHE: as in
             `redis_rl.asgi.RateLimitMiddleware`.

@@ -21,7 +21,7 @@ from rest_framework.exceptions import APIException
 from . import django
 from ._identity import key_for
 from ._result import AllResult, Result
-from ._rules import Rule
+from ._rules import Rule, sliding
 from ._sync.guard import UNAVAILABLE, Guard
 from ._sync.limiter import Limiter
 
@@ -49,9 +49,9 @@ class SimpleRateThrottle(throttling.SimpleRateThrottle):  # type: ignore[misc]
     """The answer to the request, None where it was not asked for."""
 
     def get_rule(self) -> Rule:
-        """The rule of the rate."""
+        """The rule of the rate, a sliding one."""
         rate: Any = (self.num_requests, self.duration)
-        return django.rule(rate)
+        return sliding(rate)
 
     def allow_request(self, request: Request, view: APIView) -> bool:
         """Decides on a request, and counts it if it fits."""

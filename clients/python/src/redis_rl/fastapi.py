@@ -11,14 +11,13 @@ from ._async.io import AsyncKeyOf, AsyncRuleOf
 from ._async.limiter import AsyncLimiter
 from ._identity import key_for, name_of
 from ._result import AllResult, Result
-from .asgi import App, ClientAddress, Receive, Scope, Send, fields, with_fields
+from .asgi import ClientAddress, fields
 from .starlette import RateLimitMiddleware, operation, problem_answer
 
 __all__ = [
     "ClientAddress",
     "RateLimit",
     "RateLimitExceeded",
-    "RateLimitHeaders",
     "RateLimitMiddleware",
     "key_for",
     "problem_response",
@@ -58,11 +57,9 @@ class RateLimit:
 
     A rule without a name is a limit of each path operation by itself, whatever the values in its path are. A rule with
     a name is one limit for all of those that use the name. The answer is what the dependency returns, and is left in
-    ``request.state.rate_limit``. Of a WebSocket the handshake is limited.
-
-    Args:
-        limiter, rule, key, options: as in `redis_rl.asgi.RateLimitMiddleware`, but functions get the request, and the
-            rule is no lease.
+    ``request.state.rate_limit``. Of a WebSocket the handshake is limited. FastAPI adds the headers to what an operation
+    returns, but not to a ``Response`` that it makes itself; `RateLimitMiddleware` adds its own to all. The arguments
+    are those of `redis_rl.asgi.RateLimitMiddleware`, but functions get the request, and the rule is no lease.
 
     Raises:
         RateLimitExceeded: when a request is denied.
@@ -89,32 +86,8 @@ class RateLimit:
             if result is None:
                 raise _refused(scope, HTTPException(answer.problem["status"], answer.problem["title"]))
             raise _refused(scope, RateLimitExceeded(result, answer.problem, answer.headers))
-        scope.get(_HEADERS, response.raw_headers).extend(fields(answer.headers))
+        response.raw_headers.extend(fields(answer.headers))
         return result
-
-
-_HEADERS = "redis_rl.headers"
-"""Where `RateLimitHeaders` finds in the scope what dependencies leave there."""
-
-
-class RateLimitHeaders:
-    """A middleware that adds the headers of `RateLimit` to every response.
-
-    Without it FastAPI adds them to what a path operation returns, but not to a ``Response`` that it makes itself, and
-    not to the error that it raises.
-
-    ::
-
-        app.add_middleware(RateLimitHeaders)
-    """
-
-    def __init__(self, app: App) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        added: list[tuple[bytes, bytes]] = []
-        scope[_HEADERS] = added
-        await self._app(scope, receive, with_fields(send, added))
 
 
 def _refused(scope: Any, error: HTTPException) -> Exception:

@@ -39,11 +39,8 @@ def rate_limit(
         def login(): ...
 
     A rule without a name is a limit of each route by itself, whatever the values in its path are. The answer is left in
-    ``flask.g.rate_limit``.
-
-    Args:
-        limiter, rule, key, options: as in `redis_rl.wsgi.RateLimitMiddleware`, but functions get the request, and the
-            rule is no lease.
+    ``flask.g.rate_limit``. The arguments are those of `redis_rl.wsgi.RateLimitMiddleware`, but functions get the
+    request, and the rule is no lease.
     """
     guard = Guard(limiter, pairs(rule, key), holds=False, **options)
 

@@ -2,15 +2,9 @@
 
 Importing this module registers the schemes. Then ``rl+redis://host:6379`` stands where ``redis://host:6379`` did:
 
-========================================  ======================================
-``rl+redis://``, ``rl+rediss://``         redis-py, one server
-``rl+redis+unix://``                      redis-py, a unix socket
-``rl+redis+cluster://h1:p1,h2:p2``        redis-py, a cluster
-``rl+redis+sentinel://h1:p1,h2:p2/name``  redis-py, the primary that sentinels name
-``rl+rediss+cluster://`` and so on        the same by TLS
-``rl+valkey://`` and so on                the same with valkey-py
-``async+rl+redis://`` and so on           the same for ``limits.aio``
-========================================  ======================================
+- ``rl+redis://`` and ``rl+redis+unix://`` are for one server, ``rl+redis+cluster://h1:p1,h2:p2`` for a cluster, and
+  ``rl+redis+sentinel://h1:p1,h2:p2/name`` for the primary that sentinels name;
+- with ``rediss`` by TLS, with ``valkey`` by valkey-py, and with ``async+`` in front for ``limits.aio``.
 
 The strategy ``moving-window`` is RL.SLIDING, and ``fixed-window`` is RL.FIXED with ANCHORED: as in the storages of
 limits, a window begins with its first hit and counts hits that are denied. ``sliding-window-counter`` is exact here,

@@ -43,11 +43,8 @@ def rate_limit(
         async def login(request): ...
 
     A rule without a name is a limit of each route by itself, whatever the values in its path are. The answer is left in
-    ``request.state.rate_limit``.
-
-    Args:
-        limiter, rule, key, options: as in `redis_rl.asgi.RateLimitMiddleware`, but functions get the request, and the
-            rule is no lease.
+    ``request.state.rate_limit``. The arguments are those of `redis_rl.asgi.RateLimitMiddleware`, but functions get the
+    request, and the rule is no lease.
     """
     guard = AsyncGuard(limiter, pairs(rule, key), holds=False, **options)
 

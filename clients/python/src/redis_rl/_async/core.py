@@ -91,8 +91,7 @@ class Core:
         """The server's answer to a command, and None; or None and what ``known`` returns when the call's turn comes.
 
         Args:
-            command: what is asked.
-            timeout: the deadline, by which the server is judged.
+            command, timeout: what is asked, and the deadline, by which the server is judged.
             name: of the limiter, for log lines; empty where an adapter writes its own.
             within: the time that this caller has, if it is less. It does not judge the server.
             known: an answer that another call may have brought meanwhile.
@@ -106,8 +105,8 @@ class Core:
         began = time.monotonic()
         try:
             async with Deadline(max(min(timeout, within), 0.001), errors) as deadline:
-                if servers.is_cluster and (servers.is_suspect(place[0]) or breaker.knows(place)):
-                    # Another node may have its slots by now.
+                if servers.is_cluster and (place[0] in servers.suspects or breaker.knows(place)):
+                    servers.suspects.discard(place[0])
                     await servers.refresh(deadline)
                     breaker.forget_others(servers.primaries())
                 server = await servers.of(command, deadline)
@@ -132,7 +131,7 @@ class Core:
             # The caller goes away. What it saw of its connection is true of those that are idle, too.
             if server is not None and is_asked and time.monotonic() - began > timeout / 20:
                 server.renew()
-                servers.suspect(server)
+                servers.suspects.add(server.name)
             raise
         self._answered(server, place, name)
         if time.monotonic() >= self._probe_at.get(server.name, 0.0):
@@ -212,7 +211,7 @@ class Core:
                 elif errors.is_lost(error) and command.repeatable and not resent:
                     resent = True
                     server.renew()
-                elif isinstance(error, errors.no_script) and mode == "script" and not whole:
+                elif isinstance(error, errors.kinds.NoScriptError) and mode == "script" and not whole:
                     # The server may be another one. A replica may lack what its primary has: a peek tells nothing.
                     if not (fresh or self._chosen or command.reads):
                         raise Stale(asked[-1]) from error
@@ -301,7 +300,7 @@ class Core:
 
     def _lacks(self, answer: object) -> bool:
         # A user who may not call it can do without it: a script needs other permissions.
-        return self.errors.is_unknown(answer) or isinstance(answer, self.errors.no_permission)
+        return self.errors.is_unknown(answer) or isinstance(answer, self.errors.kinds.NoPermissionError)
 
     async def leave(self, user: object, seconds: float) -> None:
         """A limiter is closed. With the last of them the connections of our own are."""

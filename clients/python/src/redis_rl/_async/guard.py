@@ -157,12 +157,7 @@ class AsyncGuard:
         self._fallback: Fallback = limiter._fallbacks.setdefault(chosen, Fallback(*chosen))
 
     async def ask(self, request: Any, operation: str | None = None) -> AsyncAnswer:
-        """What is to be done with a request.
-
-        Args:
-            request: what the functions for keys and rules are called with.
-            operation: where it goes, by which rules without a name are limits of their own.
-        """
+        """What is to be done with a request. Rules without a name are limits of each ``operation`` by itself."""
         limited: list[tuple[Key, Rule]] = []
         for key_of, rule_of in self._rules:
             rule = rule_of if isinstance(rule_of, Rule) else await given(rule_of(request))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Protocol, Self, cast, overload
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 from .._calls import (
     LONGEST_TURN,
@@ -35,14 +35,14 @@ from .._calls import (
     weighed,
 )
 from .._client import clients_of, make_client
-from .._memory import Counter, Denials, Event, Statistics
+from .._memory import Counter, Denials, Event
 from .._protocol import PAUSE, Command, Mode, Unavailable, log
 from .._rates import Rate, Seconds, milliseconds, whole
 from .._result import AllResult, Decision, Denied, Refunded, Result
 from .._rules import Fixed, Lease, Rule, Sliding, Throttle, Windowed
 from .core import core_of
-from .io import IS_ASYNC, AsyncPending, afterwards, carried_out, finished, here, pending, sleep
-from .waiting import Keeper, Line
+from .io import IS_ASYNC, afterwards, begun, carried_out, concurrency, finished, here, over, sleep
+from .waiting import Line, keep
 
 # Between two attempts at a lease that others hold: it may be released long before it ends.
 FIRST_POLL = 0.02
@@ -103,6 +103,9 @@ class AsyncLimiter:
         self._denials = Denials()
         self._remembers = False
         self._counter = Counter(name, hook)
+        self.name = name
+        self.statistics = self._counter.statistics
+        """What this limiter has decided since it was made."""
         self._logged_as = name
         self._core = core_of(client, mode, asynchronous=IS_ASYNC)
         self._core.users.add(self)
@@ -126,19 +129,9 @@ class AsyncLimiter:
         return limiter
 
     @property
-    def name(self) -> str:
-        """What log lines and the hook call this limiter."""
-        return self._counter.name
-
-    @property
     def mode(self) -> Mode | None:
         """How the server is used: ``"module"``, ``"functions"`` or ``"script"``; None before the first call."""
         return self._core.mode
-
-    @property
-    def statistics(self) -> Statistics:
-        """What this limiter has decided since it was made."""
-        return self._counter.statistics
 
     @overload
     async def hit(self, key: Key, rule: Sliding | Fixed, *, cost: int | None = None, force: bool = False) -> Result: ...
@@ -307,33 +300,20 @@ class AsyncLimiter:
                 pause = FIRST_POLL if woken else min(pause * 2, LONGEST_POLL)
         finally:
             if has_turn:
-                line.leave()
+                line.turn.release()
 
     async def refund(
-        self,
-        key: Key,
-        rule: Sliding | Fixed | Throttle,
-        *,
-        cost: int | None = None,
-        at_ms: int | None = None,
-        result: Decision | None = None,
+        self, key: Key, rule: Sliding | Fixed | Throttle, *, cost: int | None = None, at_ms: int | None = None
     ) -> Refunded:
-        """Gives back what the same rule took.
+        """Gives back what the same rule took: what the server has counted (`Result.source`), and no denial.
 
         Args:
             key, rule: as in the hit.
             cost: units to give back, instead of the rule's own cost.
             at_ms: the ``at_ms`` of the hit's result. Sliding: takes back units of that moment instead of the newest.
                 Fixed: a window that has ended since gets nothing back.
-            result: the hit's result, in place of ``at_ms``. Of one that the server has not counted nothing is given
-                back: a denial, or a request that a middleware let through while the server was unavailable.
         """
-        if result is not None:
-            at_ms = result.at_ms
-        command = self._calls.refund(key, weighed(rule, cost), at_ms)
-        if result is not None and (result.source != "server" or not (result or rule.force)):
-            return Refunded(0, result.used, 0)
-        return read_refund(await self._change("refund", key, command))
+        return read_refund(await self._change("refund", key, self._calls.refund(key, weighed(rule, cost), at_ms)))
 
     async def reset(self, key: Key, *rules: Rule | Rate) -> int:
         """Gives the key its whole quota back. Returns how many of its keys were removed.
@@ -348,8 +328,7 @@ class AsyncLimiter:
         """Takes or renews a lease. ``result.holder`` is who holds it; give that to `release`.
 
         Args:
-            key: what is held.
-            rule: made by `lease`.
+            key, rule: what is held, made by `lease`.
             holder: who holds it, instead of the rule's own holder or a random name.
         """
         return await self.hit(key, _lease(rule).held_by(holder))
@@ -359,16 +338,14 @@ class AsyncLimiter:
         released = read_number(await self._change("release", key, self._calls.release(key, holders)))
         line = self._lines.get((here(), self._calls.key(key)))
         if line is not None:
-            line.wake()
+            line.freed.set()
         return released
 
     def hold(self, key: Key, rule: Lease, *, holder: str | bytes | None = None, timeout: float = 0.0) -> AsyncHeldLease:
         """A lease for a block of work, in a ``with`` statement. It raises `Denied` on entry if none is free.
 
-        It is for one block at a time: call this for each thread or task. Entering it again meanwhile is a RuntimeError.
-
-        The lease is renewed in the background, each third of its time, and released at the end of the block. See
-        `AsyncHeldLease.lost`.
+        It is for one block: call this for each. The lease is renewed in the background, each third of its time, and
+        released at the end of the block. See `AsyncHeldLease.lost`.
 
         Args:
             key, rule, holder: as in `acquire`.
@@ -379,17 +356,14 @@ class AsyncLimiter:
         # A block gives it back in any case.
         return AsyncHeldLease(self, key, replace(_lease(rule).held_by(holder), is_ours=True), timeout)
 
-    def reserve(
-        self, key: Key, rule: Sliding | Fixed, units: int, *, lease: Seconds = 60
-    ) -> AsyncPending[AsyncReservation]:
+    async def reserve(self, key: Key, rule: Sliding | Fixed, units: int, *, lease: Seconds = 60) -> AsyncReservation:
         """Takes units whose real number is known only afterwards, such as the tokens of a language model.
 
         Requests that run at the same time cannot spend the same units, since each reserves the most it may cost. What
         it has really cost is settled afterwards: the rest is given back, and more is charged even over the limit.
 
         Args:
-            key: as in `hit`.
-            rule: made by `sliding`, `fixed` or `calendar`.
+            key, rule: as in `hit`, made by `sliding`, `fixed` or `calendar`.
             units: the most that the request may cost, 1 to 2**53 - 1.
             lease: seconds after which the units are given back unless they are settled, as after a crash. In a
                 ``with`` block the reservation is renewed as long as the block takes.
@@ -400,9 +374,9 @@ class AsyncLimiter:
         if not isinstance(checked(rule), Windowed):
             raise TypeError("a reservation needs a sliding or fixed rule, or a calendar: only these can be settled")
         self._calls.key(key)
-        return pending(self._reserve("hit", [(key, rule.reserved(units))], milliseconds(lease, "the lease")))
+        return await self._reserve("hit", [(key, rule.reserved(units))], milliseconds(lease, "the lease"))
 
-    def reserve_all(self, rules: Rules, *, lease: Seconds = 60) -> AsyncPending[AsyncReservation]:
+    async def reserve_all(self, rules: Rules, *, lease: Seconds = 60) -> AsyncReservation:
         """Takes units of several keys in one decision, as `all` does: all have room, or nothing is taken anywhere.
 
         Args:
@@ -412,7 +386,7 @@ class AsyncLimiter:
         Raises:
             Denied: one of them has no room.
         """
-        return pending(self._reserve("all", several(rules, reserves=True), milliseconds(lease, "the lease")))
+        return await self._reserve("all", several(rules, reserves=True), milliseconds(lease, "the lease"))
 
     async def _reserve(self, call: str, rules: Pairs, ms: int) -> AsyncReservation:
         holder = secrets.token_hex(16)
@@ -532,9 +506,12 @@ class AsyncKept:
         self._limiter = limiter
         self._rules = rules
         self._ms = ms
-        self._ends = math.inf
-        self._keeper: Keeper | None = None
         self._block = threading.Lock()
+        self._done = concurrency.Event()
+        self._work: Any = None
+        self._ends = math.inf
+        self.lost_event: Any = concurrency.Event()
+        """An event (of the ``threading`` or ``asyncio`` module) that is set when it is lost in a block."""
 
     @property
     def lost(self) -> bool:
@@ -543,27 +520,15 @@ class AsyncKept:
         By the clock of this process, counted from before the last renewal was sent, so that it is never noticed too
         late, also while the server does not answer.
         """
-        keeper = self._keeper
-        ends = self._ends if keeper is None else keeper.ends
-        return time.monotonic() >= ends or (keeper is not None and keeper.lost.is_set())
-
-    @property
-    def lost_event(self) -> Any:
-        """An event (of the ``threading`` or ``asyncio`` module) that is set when it is lost."""
-        if self._keeper is None:
-            raise RuntimeError("it is not held: it is renewed from the entry of the block on")
-        return self._keeper.lost
+        return time.monotonic() >= self._ends or bool(self.lost_event.is_set())
 
     def _enter(self) -> None:
-        # Never waited for: two blocks would have one holder, and so one place.
+        # Two blocks would have one holder, and so one place.
         if not self._block.acquire(blocking=False):
-            raise RuntimeError("it is for one block at a time: make another for each thread or task")
+            raise RuntimeError("it is for one block: make another for each")
 
     async def __aexit__(self, kind: object, *_: object) -> None:
-        try:
-            await finished(partial(self.end, kind is not None))
-        finally:
-            self._block.release()
+        await finished(partial(self.end, kind is not None))
 
     async def end(self, failed: bool = False) -> None:
         """The block has ended. For adapters, what is held is not needed any more."""
@@ -571,23 +536,32 @@ class AsyncKept:
 
     def keep(self, ends: float) -> None:
         """For adapters: renews what was taken by another call, and ends at this monotonic time."""
-        self._keeper = Keeper(self._renew, self._ms / 1000 / RENEWALS, ends)
+        self._ends = ends
+        self._work = begun(partial(keep, ref(self), ends, self._ms / 1000 / RENEWALS, self._done, self.lost_event))
 
-    async def _renew(self, within: float) -> float | None:
-        """The time at which it now ends, or None if it was lost."""
+    async def _stop(self) -> None:
+        """Ends renewing. A renewal that is under way is waited for, as it would take the lease again."""
+        self._done.set()
+        await over(self._work)
+
+    async def _renew(self, within: float) -> bool:
+        """Renews it, within so many seconds. Returns whether it is still held, as far as that is known."""
         limiter, ends = self._limiter, time.monotonic() + self._ms / 1000
         try:
             result = await limiter._decided("renew", self._rules, within)
         except Exception as error:
             if limiter._core.errors.is_settled(error) or limiter._core.errors.is_ended(error):
                 # By a call whose reply was lost; or the calendar's period is over, and its units count nowhere.
-                return math.inf
-            # The next time may work; if it does not, it ends by itself.
-            log.warning("limiter %r: a lease could not be renewed: %s", limiter.name, error)
-            return self._keeper.ends if self._keeper else None
-        if not result:
+                self._ends = math.inf
+            else:
+                # The next time may work; if it does not, it ends by itself.
+                log.warning("limiter %r: a lease could not be renewed: %s", limiter.name, error)
+            return True
+        if result:
+            self._ends = ends
+        else:
             log.warning("limiter %r: a lease ended before it was renewed, and none is free", limiter.name)
-        return ends if result else None
+        return bool(result)
 
 
 class AsyncHeldLease(AsyncKept):
@@ -606,21 +580,16 @@ class AsyncHeldLease(AsyncKept):
 
     async def __aenter__(self) -> AsyncHeldLease:
         self._enter()
-        try:
-            ends, result = await self._limiter._await_place(self._key, self._rule, end_of_wait(self._timeout))
-            if not result:
-                raise Denied(result)
-            self.keep(ends)
-        except BaseException:
-            self._block.release()
-            raise
+        ends, result = await self._limiter._await_place(self._key, self._rule, end_of_wait(self._timeout))
+        if not result:
+            raise Denied(result)
+        self.keep(ends)
         return self
 
     async def end(self, failed: bool = False) -> None:
-        if self._keeper is not None:
-            await self._keeper.stop()
-            if not self.lost:
-                self._keeper.ends = math.inf
+        await self._stop()
+        if not self.lost:
+            self._ends = math.inf
         try:
             await self._limiter.release(self._key, self.holder)
         except Exception as failure:
@@ -687,10 +656,8 @@ class AsyncReservation(AsyncKept):
         if failures:
             raise failures[0]
         if is_confirmed:
+            await self._stop()
             self._ends = math.inf
-            if self._keeper is not None:
-                await self._keeper.stop()
-                self._keeper.ends = math.inf
         return is_confirmed
 
     async def cancel(self) -> bool:
@@ -733,5 +700,4 @@ class AsyncReservation(AsyncKept):
         except Exception as failure:
             # The outcome of the block matters more.
             log.warning("limiter %r: a reservation could not be settled: %s", self._limiter.name, failure)
-        if self._keeper is not None:
-            await self._keeper.stop()
+        await self._stop()

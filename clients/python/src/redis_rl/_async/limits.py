@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections import OrderedDict
 from functools import lru_cache
 from typing import Any, Literal
 
 from limits.aio.storage import MovingWindowSupport, SlidingWindowCounterSupport, Storage
-from limits.limits import TIME_TYPES
+from limits.limits import GRANULARITIES
 
-from .._calls import short
-from .._client import keys_from, make_client
+from .._client import make_client
 from .._identity import shortened
 from .._protocol import Command, Error
 from .._rates import MAX_UNITS
@@ -25,42 +24,21 @@ SCHEMES = [
     for library in ("redis", "valkey")
     for kind in ("", "s", "+unix", "+cluster", "s+cluster", "+sentinel", "s+sentinel")
 ]
-_SIZES = {name: granularity.seconds for name, granularity in TIME_TYPES.items()}
 
 # Not that of limits' own storages, which keep other types at the same keys: one may follow the other on a server.
 PREFIX = "RL-LIMITS"
 
-# Windows of keys that do not tell them, for as many keys as are remembered.
-_REMEMBERED = 10_000
 
+def window_of(key: str) -> int | None:
+    """The window of an item's key, which ends in ``/{amount}/{multiples}/{granularity}``.
 
-class Windows:
-    """Knows the window of a key: limits asks for a counter's value by its key alone.
-
-    The keys of limits' items end in ``/{amount}/{multiples}/{granularity}``. For others, what was counted last here.
+    limits asks for a counter's value by its key alone.
     """
-
-    def __init__(self) -> None:
-        self._seen: OrderedDict[bytes, int] = OrderedDict()
-
-    def learn(self, key: str, expiry: int) -> None:
-        if self._parsed(key) != expiry:
-            kept = short(key)
-            self._seen[kept] = expiry
-            self._seen.move_to_end(kept)
-            if len(self._seen) > _REMEMBERED:
-                self._seen.popitem(last=False)
-
-    def of(self, key: str) -> int | None:
-        return self._seen.get(short(key)) or self._parsed(key)
-
-    @staticmethod
-    def _parsed(key: str) -> int | None:
-        parts = key.rsplit("/", 2)
-        size = _SIZES.get(parts[-1])
-        if len(parts) < 3 or size is None or not parts[-2].isdecimal():
-            return None
-        return size * int(parts[-2])
+    parts = key.rsplit("/", 2)
+    item = GRANULARITIES.get(parts[-1])
+    if len(parts) < 3 or item is None or not parts[-2].isdecimal():
+        return None
+    return item.GRANULARITY.seconds * int(parts[-2])
 
 
 @lru_cache(maxsize=1024)
@@ -126,25 +104,22 @@ class AsyncRlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
         # The short reply has all that limits asks for, and takes a quarter less of the process' time. What is told to a
         # hook has the long one.
         self._asks_short = hook is None
-        self._windows = Windows()
 
     @property
     def base_exceptions(self) -> tuple[type[Exception], ...]:
         return Error, self.limiter._core.errors.all
 
     async def incr(self, key: str, expiry: int, amount: int = 1) -> int:
-        self._windows.learn(key, expiry)
         if amount < 1:
-            return await self.get(key)
+            return (await self.limiter.peek(named(key), counter(expiry), cost=0)).used
         return (await self._count(named(key), counter(expiry, amount if amount > 1 else None)))[1]
 
     async def get(self, key: str) -> int:
-        state = await self._state(key)
-        return state.used if state else 0
+        return (await self._state(key)).used
 
     async def get_expiry(self, key: str) -> float:
         state = await self._state(key)
-        return time.time() + (state.reset_after_ms or 0) / 1000 if state else time.time()
+        return time.time() + (state.reset_after_ms or 0) / 1000
 
     async def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
         if amount < 1:
@@ -177,14 +152,14 @@ class AsyncRlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
         return True
 
     async def clear(self, key: str) -> None:
-        window = self._windows.of(key)
+        window = window_of(key)
         await self.limiter.reset(named(key), *([counter(window)] if window else []))
 
     async def reset(self) -> int | None:
-        gone = 0
+        gone, pattern = 0, re.sub(r"([\\*?[\]])", r"\\\1", self._prefix) + "*"
         # In a cluster the counter of ``key`` is ``{key}:60s``.
-        for start in ("", "{") if hasattr(self.storage, "nodes_manager") else ("",):
-            async for name in self.storage.scan_iter(keys_from(start + self._prefix), count=1000):
+        for start in ("", "{") if self.limiter._core.servers.is_cluster else ("",):
+            async for name in self.storage.scan_iter(start + pattern, count=1000):
                 gone += await self.storage.unlink(name)
         return gone
 
@@ -203,6 +178,8 @@ class AsyncRlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
         self.limiter.statistics.denied += 1 - allowed
         return allowed == 1, used
 
-    async def _state(self, key: str) -> State | None:
-        window = self._windows.of(key)
-        return await self.limiter.peek(named(key), counter(window), cost=0) if window else None
+    async def _state(self, key: str) -> State:
+        window = window_of(key)
+        if window is None:
+            raise ValueError(f"a counter is read by the key of an item, such as 'LIMITS/me/5/1/minute', not {key!r}")
+        return await self.limiter.peek(named(key), counter(window), cost=0)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .._client import Address, Client, clients_of
-from .._protocol import Command, unsent
+from .._protocol import Command
 from .._rules import Word
 from .io import INTERRUPTS, MOST_CONNECTIONS, Deadline, Gate, obedient
 
@@ -78,7 +78,8 @@ class Server:
                         await self.disconnect(True)
                     await super().connect()
                 except BaseException as error:
-                    unsent(error)
+                    # It came before the command was sent.
+                    error.redis_rl_unsent = True  # type: ignore[attr-defined]
                     raise
                 self._made = generation
 
@@ -101,22 +102,12 @@ class Servers:
         self._known: dict[str, Server] = {}
         self._slots: list[tuple[str, ...]] = [()] * SLOTS
         self._turn = 0
-        self._suspects: set[str] = set()
+        self.suspects: set[str] = set()
+        """Of a cluster, those that let a caller wait until it went away. Others may have their slots by now."""
         self.version = 0
         """How often the nodes of the cluster were read."""
         self._only = None if client.is_cluster else Server(client, "", reconnected)
-        for address in list(client.nodes())[:1] if client.is_cluster else ():
-            probed = self._at(*address)
-            if probed.own is None:
-                # A kind of cluster client that is used as it is.
-                probed.client = client.client
-                probed.name = ""
-                self._only = probed
-
-    @property
-    def is_cluster(self) -> bool:
-        """Whether there are several, between which this chooses."""
-        return self._only is None
+        self.is_cluster = client.is_cluster
 
     def primaries(self) -> set[str]:
         return {names[0] for names in set(self._slots) if names}
@@ -145,15 +136,6 @@ class Servers:
             self._turn += 1
             return self._known[names[self._turn % len(names)]]
         return self._known[names[0]]
-
-    def suspect(self, server: Server) -> None:
-        """A caller went away that this server let wait: before the next call it is asked which slots it still has."""
-        self._suspects.add(server.name)
-
-    def is_suspect(self, name: str) -> bool:
-        is_suspect = name in self._suspects
-        self._suspects.discard(name)
-        return is_suspect
 
     async def refresh(self, deadline: Deadline) -> None:
         """Reads from a node which nodes have which slots: from the one that has answered last."""

@@ -6,69 +6,48 @@ import math
 import time
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakMethod
 
 from .._result import Result
-from .io import begun, concurrency, over, within
+from .io import concurrency, within
 
 
 class Line:
     """Those who wait for a place at a key in this process: the first of them asks, and a release wakes it."""
 
     def __init__(self) -> None:
-        self._turn = concurrency.Lock()
-        self._freed = concurrency.Event()
+        self.turn = concurrency.Lock()
+        self.freed = concurrency.Event()
+        """Set where a place was reported to be free."""
         self.denial: Result | None = None
         """What the first of them was told last."""
 
     async def enter(self, seconds: float) -> bool:
         """Waits for the turn. Returns whether it has come in this time."""
-        return await within(seconds, self._turn.acquire)
-
-    def leave(self) -> None:
-        self._turn.release()
-
-    def wake(self) -> None:
-        self._freed.set()
+        return await within(seconds, self.turn.acquire)
 
     async def wait(self, seconds: float) -> bool:
         """Waits for a free place. Returns whether one was reported."""
         try:
-            return await within(seconds, self._freed.wait)
+            return await within(seconds, self.freed.wait)
         finally:
-            self._freed.clear()
+            self.freed.clear()
 
 
-class Keeper:
-    """Renews a lease in the background, and notices when it ends."""
+async def keep(kept: Callable[[], Any], ends: float, every: float, done: Any, lost: Any) -> None:
+    """Renews what is held in the background until it is done, and says when it was lost.
 
-    def __init__(self, renew: Callable[[float], Any], every: float, ends: float) -> None:
-        """``renew`` takes as long as it is told at most, and returns when the lease now ends, None if it was lost."""
-        self.lost = concurrency.Event()
-        self.ends = ends
-        # Of what nobody can give back any more nothing is renewed.
-        self._renew = WeakMethod(renew)
-        self._every = every
-        self._done = concurrency.Event()
-        self._work = begun(self._keep)
-
-    async def _keep(self) -> None:
-        renew_at = time.monotonic() + self._every
-        while not await within(max(min(renew_at, self.ends) - time.monotonic(), 0), self._done.wait):
-            now = time.monotonic()
-            if now < min(renew_at, self.ends):
-                continue
-            renew = self._renew()
-            ends = None if renew is None or now >= self.ends else await renew(self.ends - now)
-            if ends is None:
-                self.lost.set()
-                return
-            self.ends = ends
-            if ends == math.inf:
-                return
-            renew_at = now + self._every
-
-    async def stop(self) -> None:
-        """Ends renewing. A renewal that is under way is waited for, as it would take the lease again."""
-        self._done.set()
-        await over(self._work)
+    ``kept`` is a weak reference: of what nobody can give back any more nothing is renewed.
+    """
+    renew_at = time.monotonic() + every
+    while not await within(max(min(renew_at, ends) - time.monotonic(), 0), done.wait):
+        now = time.monotonic()
+        if now < min(renew_at, ends):
+            continue
+        held = kept()
+        if held is None or now >= ends or not await held._renew(ends - now):
+            lost.set()
+            return
+        ends, renew_at = held._ends, now + every
+        if ends == math.inf:
+            return
+        del held

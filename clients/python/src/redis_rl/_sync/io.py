@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 from .._protocol import Error, Errors, log
 from .._rules import Rule
@@ -147,14 +147,6 @@ def obedient(base: Any) -> Any:
             return Socket(super()._connect())
 
     return Obedient
-
-
-Pending = Annotated[Answer, "made at once"]
-
-
-def pending(made: Answer) -> Answer:
-    """What is made when it is awaited; of threads, at once."""
-    return made
 
 
 def here() -> int:

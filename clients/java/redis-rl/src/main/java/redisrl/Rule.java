@@ -122,10 +122,7 @@ public abstract sealed class Rule {
 
   /** This rule, which has at least such a cost. */
   Rule checked(long least) {
-    Long cost = options.cost;
-    if (cost != null) {
-      within(least, MAX_UNITS, cost, "the cost must be");
-    }
+    within(least, MAX_UNITS, weight(), "the cost must be");
     return this;
   }
 

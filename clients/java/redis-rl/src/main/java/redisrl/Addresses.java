@@ -7,6 +7,7 @@ import java.net.UnknownHostException;
 import java.util.Arrays;
 import java.util.Comparator;
 import java.util.List;
+import java.util.function.Predicate;
 import java.util.regex.Pattern;
 import org.jspecify.annotations.Nullable;
 
@@ -22,15 +23,9 @@ public final class Addresses {
 
   // An address, in brackets or with a port as X-Forwarded-For may have it.
   private static final Pattern HOST =
-      Pattern.compile("\\[(.*)](?::\\d{1,5})?|([^:]*):\\d{1,5}|(.*)");
+      Pattern.compile("^(?:\\[(.*)](?::\\d{1,5})?|([^:]*):\\d{1,5})$");
 
-  private record Network(InetAddress address, int bits) {
-    boolean contains(byte[] other) {
-      return Arrays.equals(masked(other, bits), address.getAddress());
-    }
-  }
-
-  private final List<Network> trusted;
+  private final List<Predicate<byte[]>> trusted;
   private final int ipv6Prefix;
 
   /**
@@ -45,7 +40,7 @@ public final class Addresses {
     this.trusted = trusted.stream().map(Addresses::network).toList();
   }
 
-  private static Network network(String text) {
+  private static Predicate<byte[]> network(String text) {
     String[] parts = text.split("/", 2);
     byte[] address = bytes(parts[0]);
     if (address != null) {
@@ -53,7 +48,8 @@ public final class Addresses {
       String bits = parts.length == 1 ? Integer.toString(most) : parts[1];
       if (bits.matches("\\d{1,3}") && Integer.parseInt(bits) <= most) {
         int kept = Integer.parseInt(bits);
-        return new Network(of(masked(address, kept)), kept);
+        byte[] network = masked(address, kept);
+        return other -> Arrays.equals(masked(other, kept), network);
       }
     }
     throw new IllegalArgumentException(
@@ -81,7 +77,7 @@ public final class Addresses {
   }
 
   private boolean trusts(byte[] address) {
-    return trusted.stream().anyMatch(network -> network.contains(address));
+    return trusted.stream().anyMatch(network -> network.test(address));
   }
 
   private String text(byte[] address) {
@@ -91,13 +87,7 @@ public final class Addresses {
   }
 
   private static byte @Nullable [] read(String text) {
-    var found = HOST.matcher(text);
-    if (!found.matches()) {
-      return null;
-    }
-    String bracketed = found.group(1);
-    String before = found.group(2);
-    return bytes(bracketed != null ? bracketed : before != null ? before : text);
+    return bytes(HOST.matcher(text).replaceFirst("$1$2"));
   }
 
   private static byte @Nullable [] bytes(String text) {
@@ -124,7 +114,7 @@ public final class Addresses {
 
   /** As RFC 5952 writes it: the first of the longest runs of zeros, of two at least, is "::". */
   private static String compressed(byte[] address) {
-    String text = of(address).getHostAddress();
+    String text = plain(address);
     return ZEROS
         .matcher(text)
         .results()
@@ -133,9 +123,9 @@ public final class Addresses {
         .orElse(text);
   }
 
-  private static InetAddress of(byte[] address) {
+  private static String plain(byte[] address) {
     try {
-      return InetAddress.getByAddress(address);
+      return InetAddress.getByAddress(address).getHostAddress();
     } catch (UnknownHostException error) {
       throw new IllegalStateException(error); // Of 4 or 16 bytes it is known.
     }

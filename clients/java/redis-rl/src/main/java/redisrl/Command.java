@@ -49,12 +49,12 @@ record Command(String name, List<String> keys, List<String> words) {
   /** The words of a rule for a command that does not tell its kind. */
   private static List<String> named(Rule rule) {
     List<String> words = rule.words();
-    words.add(0, rule.kind());
+    words.add(0, rule.kind);
     return words;
   }
 
   static Command hit(String key, Rule rule) {
-    return of(rule.kind(), key, rule.checked(1).words(), rule.form());
+    return of(rule.kind, key, rule.checked(1).words(), rule.form());
   }
 
   static Command turn(String key, Rule.Queued queued, Duration within) {
@@ -65,7 +65,7 @@ record Command(String name, List<String> keys, List<String> words) {
         within);
     check(!rule.options.force(), "a request that is forced waits for no turn");
     String ms = Long.toString(within.toMillis());
-    return of(rule.kind(), key, rule.words(), "WITHIN", ms, rule.form());
+    return of(rule.kind, key, rule.words(), "WITHIN", ms, rule.form());
   }
 
   static Command peek(String key, Rule rule) {

@@ -10,30 +10,52 @@ import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.Set;
-import java.util.function.UnaryOperator;
 import org.jspecify.annotations.Nullable;
 import redisrl.Rule.Policy;
 
 /**
- * The answer to a call. Its figures are those of the window that binds: of those that deny, the one
- * with the longest wait, then the fewest free units, then the shortest; if none denies, the one
- * with the fewest free units, then the shortest. Of {@link Limiter#all} they are those of the rule
- * that binds, with allowed, remaining and retryAfter of the call.
+ * The answer to a call, or of one window or rule in it. Durations are exact to the millisecond.
  *
- * @param state the window that binds
+ * <p>The figures of a call are those of the window that binds: of those that deny, the one with the
+ * longest wait, then the fewest free units, then the shortest; if none denies, the one with the
+ * fewest free units, then the shortest. Of {@link Limiter#all} they are those of the rule that
+ * binds, with allowed, remaining and retryAfter of the call.
+ *
+ * @param allowed whether the request fitted, and was counted
+ * @param limit the window's limit, in units that the rule counts
+ * @param used how much is in use
+ * @param remaining how much is free: limit - used, at least 0
+ * @param retryAfter the time until the same call fits: zero if it was allowed, null if it never
+ *     will
+ * @param nextAfter the time until more is free than now: zero if nothing is used, null if that
+ *     never comes
+ * @param resetAfter the time until everything is free: zero if nothing is used, null if that never
+ *     comes
+ * @param window the window's length, a lease's time, or the time in which an empty bucket fills;
+ *     zero for a window of the calendar
+ * @param at the server's time of the decision; of a turn, the time of the turn
+ * @param waitFor how long to wait for the turn, from when the answer came; zero where none was
+ *     asked for
  * @param each every window, shortest first; only the binding one if the rule is forced. Of {@link
- *     Limiter#all}, one a rule
+ *     Limiter#all}, one a rule. Of a window, none
  * @param source who has decided
  * @param index the position of the rule that binds, of {@link Limiter#all}
- * @param results one a rule, of {@link Limiter#all}; empty otherwise
  * @param rule the rule that was asked for; null of {@link Limiter#all}
  */
 public record Decision(
-    State state,
-    List<State> each,
+    boolean allowed,
+    long limit,
+    long used,
+    long remaining,
+    @Nullable Duration retryAfter,
+    @Nullable Duration nextAfter,
+    @Nullable Duration resetAfter,
+    Duration window,
+    Instant at,
+    Duration waitFor,
+    List<Decision> each,
     Source source,
     int index,
-    List<Decision> results,
     @Nullable Rule rule) {
   /** Who has decided. What the server has not decided it has not counted either. */
   public enum Source {
@@ -67,120 +89,91 @@ public record Decision(
   private static final long MAX_INTEGER =
       999_999_999_999_999L; // The longest of a structured field.
 
-  private record Item(Policy policy, @Nullable State state, boolean denied) {}
+  private record Item(Policy policy, @Nullable Decision known, boolean denied) {}
 
-  static Decision of(Rule rule, List<State> states) {
-    return new Decision(binding(states), states, Source.SERVER, 0, List.of(), rule);
+  /** The answer of a rule that has these windows. */
+  static Decision of(List<Decision> windows) {
+    Decision bound = binding(windows);
+    return bound.with(bound.allowed, bound.remaining, bound.retryAfter, windows, 0, bound.rule);
   }
 
-  static Decision of(
-      List<Decision> results,
-      int index,
+  /** The same with what a call has made of it. */
+  Decision with(
       boolean allowed,
       long remaining,
-      @Nullable Duration retryAfter) {
+      @Nullable Duration retryAfter,
+      List<Decision> each,
+      int index,
+      @Nullable Rule rule) {
+    return with(allowed, remaining, retryAfter, Duration.ZERO, each, source, index, rule);
+  }
+
+  /** The same answer some time later, if nothing else has happened, from memory. */
+  Decision later(Duration passed) {
+    List<Decision> later = each.stream().map(one -> one.later(passed)).toList();
+    Duration retry = less(retryAfter, passed);
+    return with(allowed, remaining, retry, passed, later, Source.MEMORY, index, rule);
+  }
+
+  private Decision with(
+      boolean allowed,
+      long remaining,
+      @Nullable Duration retryAfter,
+      Duration passed,
+      List<Decision> each,
+      Source source,
+      int index,
+      @Nullable Rule rule) {
+    Duration next = less(nextAfter, passed);
+    Duration reset = less(resetAfter, passed);
+    Instant time = at.plus(passed);
     return new Decision(
-        results.get(index).state.of(allowed, remaining, retryAfter),
-        results.stream().map(Decision::state).toList(),
-        Source.SERVER,
+        allowed,
+        limit,
+        used,
+        remaining,
+        retryAfter,
+        next,
+        reset,
+        window,
+        time,
+        waitFor,
+        each,
+        source,
         index,
-        results,
-        null);
+        rule);
+  }
+
+  private static @Nullable Duration less(@Nullable Duration wait, Duration passed) {
+    return wait == null ? null : wait.compareTo(passed) <= 0 ? Duration.ZERO : wait.minus(passed);
   }
 
   /** As the server picks it for its short reply. */
-  static State binding(List<State> states) {
+  static Decision binding(List<Decision> windows) {
     Duration never = Duration.ofSeconds(Long.MAX_VALUE);
-    return states.stream()
+    return windows.stream()
         .min(
-            Comparator.comparing(State::allowed)
+            Comparator.comparing(Decision::allowed)
                 .thenComparing(
                     s -> s.retryAfter() == null ? never : s.retryAfter(), Comparator.reverseOrder())
                 .thenComparingLong(s -> s.limit() - s.used())
-                .thenComparing(State::window))
+                .thenComparing(Decision::window))
         .orElseThrow();
-  }
-
-  /** Whether the request fitted, and was counted. */
-  public boolean allowed() {
-    return state.allowed();
-  }
-
-  public long limit() {
-    return state.limit();
-  }
-
-  public long used() {
-    return state.used();
-  }
-
-  public long remaining() {
-    return state.remaining();
-  }
-
-  /** See {@link State}; null: never. */
-  public @Nullable Duration retryAfter() {
-    return state.retryAfter();
-  }
-
-  public @Nullable Duration nextAfter() {
-    return state.nextAfter();
-  }
-
-  public @Nullable Duration resetAfter() {
-    return state.resetAfter();
-  }
-
-  public Duration window() {
-    return state.window();
-  }
-
-  public Instant at() {
-    return state.at();
-  }
-
-  /** How long to wait for the turn, from when the answer came; zero where none was asked for. */
-  public Duration waitFor() {
-    return state.waitFor();
   }
 
   /** Who holds the lease, of one that was granted. */
   public @Nullable String holder() {
-    return allowed() && rule instanceof Rule.Lease lease ? lease.holder : null;
+    return allowed && rule instanceof Rule.Lease lease ? lease.holder : null;
   }
 
   /** The rules as they were asked for: those of a calendar in the period of the call. */
   List<Keyed> asked(List<Keyed> rules) {
     List<Keyed> asked = new ArrayList<>();
     for (int i = 0; i < rules.size(); i++) {
-      Rule one = rule == null ? results.get(i).rule : rule;
+      Rule one = rule == null ? each.get(i).rule : rule;
       asked.add(new Keyed(rules.get(i).key(), Objects.requireNonNull(one)));
     }
     return asked;
-  }
-
-  Decision from(Source source) {
-    return changed(UnaryOperator.identity(), source);
-  }
-
-  /** The same answer some time later, if nothing else has happened. */
-  Decision later(Duration passed) {
-    return changed(known -> known.later(passed), source);
-  }
-
-  private Decision changed(UnaryOperator<State> change, Source source) {
-    return new Decision(
-        change.apply(state),
-        each.stream().map(change).toList(),
-        source,
-        index,
-        results.stream().map(result -> result.changed(change, source)).toList(),
-        rule);
-  }
-
-  /** The names of the policies that the request did not fit into. */
-  public List<String> violated() {
-    return items().stream().filter(Item::denied).map(item -> item.policy().name()).toList();
   }
 
   /**
@@ -207,46 +200,49 @@ public record Decision(
               : "";
       policies.add(
           quoted(policy.name()) + ";q=" + Math.min(policy.limit(), MAX_INTEGER) + unit + window);
-      State known = item.state();
+      Decision known = item.known();
       if (known != null) {
-        Duration after = known.nextAfter();
+        Duration after = known.nextAfter;
         String next = after != null && isTold(after) ? ";t=" + seconds(after) : "";
-        limits.add(quoted(policy.name()) + ";r=" + Math.min(known.remaining(), MAX_INTEGER) + next);
+        limits.add(quoted(policy.name()) + ";r=" + Math.min(known.remaining, MAX_INTEGER) + next);
       }
     }
     headers.put("RateLimit-Policy", String.join(", ", policies));
     headers.put("RateLimit", String.join(", ", limits));
-    if (!allowed() && retryAfter() != null) {
-      headers.put("Retry-After", Long.toString(seconds(retryAfter())));
+    if (!allowed && retryAfter != null) {
+      headers.put("Retry-After", Long.toString(seconds(retryAfter)));
     }
     return headers;
   }
 
   /** The problem document of a denial; null if the request was allowed. */
   public @Nullable Problem problem() {
-    return allowed() ? null : new Problem(QUOTA_EXCEEDED, TITLE, 429, violated());
+    List<String> violated =
+        items().stream().filter(Item::denied).map(item -> item.policy().name()).toList();
+    return allowed ? null : new Problem(QUOTA_EXCEEDED, TITLE, 429, violated);
   }
 
   /** The policies of the answer, with names that differ. */
   private List<Item> items() {
     List<Item> items = new ArrayList<>();
     Set<String> taken = new HashSet<>();
-    for (Decision one : results.isEmpty() ? List.of(this) : results) {
+    for (Decision one : rule == null ? each : List.of(this)) {
       Rule asked = Objects.requireNonNull(one.rule);
       // A rule of all that is forced never denies.
-      boolean denies = results.isEmpty() || !asked.options.force();
+      boolean denies = rule != null || !asked.options.force();
+      List<Decision> windows = one.each.isEmpty() ? List.of(one) : one.each;
       List<Policy> policies = asked.policies();
       for (Policy policy : policies) {
-        State known =
-            one.each.stream()
-                .filter(s -> policies.size() == 1 || s.window().toMillis() == policy.windowMs())
+        Decision known =
+            windows.stream()
+                .filter(s -> policies.size() == 1 || s.window.toMillis() == policy.windowMs())
                 .findFirst()
                 .orElse(null);
         String name = policy.name();
         for (int times = 2; !taken.add(name); times++) {
           name = policy.name() + "-" + times;
         }
-        items.add(new Item(policy.named(name), known, known != null && !known.allowed() && denies));
+        items.add(new Item(policy.named(name), known, known != null && !known.allowed && denies));
       }
     }
     return items;
@@ -256,10 +252,8 @@ public record Decision(
    * Not told is that nothing is used, that no more ever comes, and what is later than Retry-After.
    */
   private boolean isTold(Duration next) {
-    if (next.isZero()) {
-      return false;
-    }
-    return allowed() || retryAfter() == null || seconds(next) <= seconds(retryAfter());
+    return !next.isZero()
+        && (allowed || retryAfter == null || seconds(next) <= seconds(retryAfter));
   }
 
   /** Whole seconds, rounded up, so that a client that waits as long is let in. */
@@ -273,11 +267,12 @@ public record Decision(
 
   @Override
   public String toString() {
-    if (allowed()) {
-      return "allowed, " + remaining() + " of " + limit() + " remaining";
+    String left = remaining + " of " + limit + " remaining";
+    if (allowed) {
+      return "allowed, " + left;
     }
-    String when =
-        retryAfter() == null ? "never fits" : "again in " + retryAfter().toMillis() + " ms";
-    return "denied, " + remaining() + " of " + limit() + " remaining, " + when;
+    return "denied, "
+        + left
+        + (retryAfter == null ? ", never fits" : ", again in " + retryAfter.toMillis() + " ms");
   }
 }

@@ -63,10 +63,7 @@ final class Denials {
       if (now - found.until >= 0) {
         forget(each.key());
       } else if (found.covers(rules)) {
-        return found
-            .decision
-            .later(Duration.ofNanos(now - found.since))
-            .from(Decision.Source.MEMORY);
+        return found.decision.later(Duration.ofNanos(now - found.since));
       }
     }
     return null;

@@ -9,7 +9,6 @@ import java.util.concurrent.CompletableFuture;
 import org.jspecify.annotations.Nullable;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
-import redisrl.Decision.Source;
 
 /**
  * Decides on the requests of an application by a limiter, also while the server is unavailable. It
@@ -154,8 +153,8 @@ public final class Guard {
       known =
           switch (policy) {
             case CLOSED -> throw unavailable;
-            case LOCAL -> local.decide(rules).from(Source.LOCAL);
-            case OPEN -> Local.open(rules).from(Source.OPEN);
+            case LOCAL -> local.decide(rules);
+            case OPEN -> Local.open(rules);
           };
     }
     return told(call, rules, began, known);

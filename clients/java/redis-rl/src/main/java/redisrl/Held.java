@@ -2,7 +2,6 @@ package redisrl;
 
 import java.time.Duration;
 import java.util.List;
-import java.util.Objects;
 import java.util.concurrent.atomic.AtomicBoolean;
 
 /** A lease that renews itself until it is closed. See {@link Limiter#hold}. */
@@ -16,11 +15,6 @@ public final class Held extends Kept {
         Duration.ofMillis(((Rule.Lease) waiter.at.rule()).ms),
         granted,
         waiter.asked);
-  }
-
-  /** The name under which the lease is held. */
-  public String holder() {
-    return Objects.requireNonNull(decision().holder());
   }
 
   @Override

@@ -25,8 +25,8 @@ public abstract sealed class Kept implements AutoCloseable permits Held, Reserva
   final Duration lease;
   private final Decision decision;
   private final CompletableFuture<Void> lost = new CompletableFuture<>();
-  private long ends;
-  private boolean isOver;
+  private volatile long ends;
+  private volatile boolean isOver;
   private @Nullable ScheduledFuture<?> renewal;
   private @Nullable ScheduledFuture<?> expiry;
 
@@ -62,11 +62,7 @@ public abstract sealed class Kept implements AutoCloseable permits Held, Reserva
    * never noticed too late, also while the server does not answer.
    */
   public boolean isLost() {
-    boolean isLate;
-    synchronized (this) {
-      isLate = !isOver && System.nanoTime() - ends >= 0;
-    }
-    if (isLate) {
+    if (!isOver && System.nanoTime() - ends >= 0) {
       end();
       lost.complete(null);
     }
@@ -80,7 +76,6 @@ public abstract sealed class Kept implements AutoCloseable permits Held, Reserva
 
   private void renew() {
     if (limiter.isClosed() || isLost()) {
-      stop();
       return;
     }
     long began = System.nanoTime();
@@ -90,7 +85,7 @@ public abstract sealed class Kept implements AutoCloseable permits Held, Reserva
             (decision, thrown) -> {
               if (thrown != null) {
                 failed(Core.cause(thrown));
-              } else if (decision.allowed() && !isLost() && !isOver()) {
+              } else if (decision.allowed() && !isLost() && !isOver) {
                 extend(began);
               } else if (decision.allowed()) {
                 giveBackIfOver(decision);
@@ -122,25 +117,16 @@ public abstract sealed class Kept implements AutoCloseable permits Held, Reserva
 
   /** What was taken anew when it was over is nobody's. Reservations end by their settlement. */
   private void giveBackIfOver(Decision decision) {
-    if (isOver() && this instanceof Held) {
+    if (isOver && this instanceof Held) {
       limiter.giveBack(rules, decision);
-    }
-  }
-
-  private synchronized boolean isOver() {
-    return isOver;
-  }
-
-  /** Renews no more: what is held ends by itself, and is lost then. */
-  private synchronized void stop() {
-    if (renewal != null) {
-      renewal.cancel(false);
     }
   }
 
   final synchronized void end() {
     isOver = true;
-    stop();
+    if (renewal != null) {
+      renewal.cancel(false);
+    }
     if (expiry != null) {
       expiry.cancel(false);
     }

@@ -23,16 +23,12 @@ public record Keyed(String key, Rule rule) {
   }
 
   /** A rule at a key that reserves units, for {@link Limiter#reserveAll}. */
-  public static <R extends Rule & Rule.Reservable> Keyed reserved(String key, R rule, long units) {
-    return holding(key, rule, units);
-  }
-
-  static Keyed holding(String key, Rule rule, long units) {
+  public static Keyed reserved(String key, Rule.Windowed<?> rule, long units) {
     check(
         !given(rule, "a rule").options.force(),
         "a reservation is not forced: settle charges over the limit where it has to");
     within(1, MAX_UNITS, units, "the units of a reservation must be");
-    return new Keyed(key, ((Rule.Windowed<?>) rule).held(units, Hold.OPEN));
+    return new Keyed(key, rule.held(units, Hold.OPEN));
   }
 
   /** The rules with what is reserved, under one holder. */

@@ -5,7 +5,6 @@ import static redisrl.Rates.given;
 
 import java.time.Duration;
 import java.time.Instant;
-import java.util.ArrayList;
 import java.util.List;
 import java.util.Objects;
 import java.util.Set;
@@ -99,18 +98,12 @@ public final class Limiter implements AutoCloseable {
 
     /** The longest that a call may take: a second unless given. */
     public Builder timeout(Duration timeout) {
-      this.timeout = checked(timeout);
-      return this;
-    }
-
-    static Duration checked(Duration timeout) {
       check(
           given(timeout, "the time-out").compareTo(Duration.ofMillis(1)) >= 0,
           "the time-out must be at least a millisecond, not %s",
           timeout);
-      // The nanoseconds of three centuries are more than a long holds.
-      Duration longest = Duration.ofDays(36_500);
-      return timeout.compareTo(longest) < 0 ? timeout : longest;
+      this.timeout = atMostACentury(timeout);
+      return this;
     }
 
     /** What the limiter is called in log lines and events. */
@@ -179,7 +172,7 @@ public final class Limiter implements AutoCloseable {
   /**
    * Asks for a turn: a request that does not fit now but will within a time, an hour at most, is
    * counted at that time. The decision says how long to wait ({@link Decision#waitFor}) and when
-   * the turn is ({@link Decision#at}), with which {@link #refund(String, Rule.Countable, Instant)}
+   * the turn is ({@link Decision#at}), with which {@link #refund(String, Rule.Counted, Instant)}
    * gives it back.
    */
   public Decision turn(String key, Rule.Queued rule, Duration within) {
@@ -209,13 +202,12 @@ public final class Limiter implements AutoCloseable {
   }
 
   /** Gives back what the same rule has taken: its cost, of the newest units. */
-  public <R extends Rule & Rule.Countable> Refund refund(String key, R rule) {
+  public Refund refund(String key, Rule.Counted<?> rule) {
     return joined(refundAsync(key, rule, null));
   }
 
-  /** See {@link #refund(String, Rule)}. */
-  public <R extends Rule & Rule.Countable> CompletableFuture<Refund> refundAsync(
-      String key, R rule) {
+  /** See {@link #refund(String, Rule.Counted)}. */
+  public CompletableFuture<Refund> refundAsync(String key, Rule.Counted<?> rule) {
     return refundAsync(key, rule, null);
   }
 
@@ -224,7 +216,7 @@ public final class Limiter implements AutoCloseable {
    * units of that moment, of a fixed one nothing where that window has ended since, of a throttle
    * the turn that was given last.
    */
-  public <R extends Rule & Rule.Countable> Refund refund(String key, R rule, Instant at) {
+  public Refund refund(String key, Rule.Counted<?> rule, Instant at) {
     return joined(refundAsync(key, rule, given(at, "the time of a refund")));
   }
 
@@ -293,13 +285,12 @@ public final class Limiter implements AutoCloseable {
    *
    * @throws DeniedException if they do not fit
    */
-  public <R extends Rule & Rule.Reservable> Reservation reserve(
-      String key, R rule, long units, Duration lease) {
+  public Reservation reserve(String key, Rule.Windowed<?> rule, long units, Duration lease) {
     return reserved("hit", lease, List.of(Keyed.reserved(key, rule, units)));
   }
 
   /** {@link #reserve} for a minute. */
-  public <R extends Rule & Rule.Reservable> Reservation reserve(String key, R rule, long units) {
+  public Reservation reserve(String key, Rule.Windowed<?> rule, long units) {
     return reserve(key, rule, units, LEASE);
   }
 
@@ -489,6 +480,12 @@ public final class Limiter implements AutoCloseable {
     }
   }
 
+  /** The nanoseconds of three are more than a long holds. */
+  static Duration atMostACentury(Duration time) {
+    Duration century = Duration.ofDays(36_500);
+    return time.compareTo(century) < 0 ? time : century;
+  }
+
   /** A future that can be cancelled without a trace in the call. */
   static CompletableFuture<Decision> left(CompletableFuture<Decision> call) {
     return call.thenApply(Function.identity());
@@ -526,18 +523,10 @@ public final class Limiter implements AutoCloseable {
       throw new CancellationException("interrupted");
     } catch (ExecutionException error) {
       Throwable cause = Core.cause(Objects.requireNonNullElse(error.getCause(), error));
-      if (cause instanceof RuntimeException known) {
-        known.setStackTrace(trace(known));
-        throw known;
+      if (cause instanceof UnavailableException || cause instanceof ServerException) {
+        cause.fillInStackTrace(); // Where the caller is, and not a thread of the connection.
       }
-      throw new IllegalStateException(cause);
+      throw cause instanceof RuntimeException known ? known : new IllegalStateException(cause);
     }
-  }
-
-  /** Where the caller is, before where the call has failed: which is a thread of the connection. */
-  private static StackTraceElement[] trace(Throwable error) {
-    List<StackTraceElement> trace = new ArrayList<>(List.of(new Throwable().getStackTrace()));
-    trace.addAll(List.of(error.getStackTrace()));
-    return trace.subList(2, trace.size()).toArray(StackTraceElement[]::new);
   }
 }

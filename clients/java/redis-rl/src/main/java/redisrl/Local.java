@@ -1,6 +1,7 @@
 package redisrl;
 
 import static java.time.Duration.ZERO;
+import static java.util.Objects.requireNonNull;
 import static redisrl.Decision.binding;
 
 import java.time.Duration;
@@ -9,7 +10,7 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import org.jspecify.annotations.Nullable;
+import redisrl.Decision.Source;
 import redisrl.Rule.Policy;
 
 /**
@@ -42,73 +43,79 @@ final class Local {
   /** Decides on a request, and counts it if it fits everywhere. */
   synchronized Decision decide(List<Keyed> rules) {
     Instant now = Instant.now();
-    List<Decision> results = rules.stream().map(each -> told(each, now, false)).toList();
-    if (binding(judged(rules, results)).allowed()) {
-      results = rules.stream().map(each -> told(each, now, true)).toList();
-    }
-    return together(rules, results);
+    List<Decision> results = told(rules, now, false, Source.LOCAL);
+    return together(
+        binding(judged(results)).allowed() ? told(rules, now, true, Source.LOCAL) : results);
   }
 
   /** What a request is told that nobody decides on. */
   static Decision open(List<Keyed> rules) {
-    Instant now = Instant.now();
-    List<Decision> results = new ArrayList<>();
-    for (Keyed each : rules) {
-      List<State> states = new ArrayList<>();
-      for (Policy policy : each.rule().policies()) {
-        states.add(state(policy, policy.limit(), 0, ZERO, ZERO, now));
-      }
-      results.add(Decision.of(each.rule(), states));
-    }
-    return together(rules, results);
+    return together(new Local(1).told(rules, Instant.now(), false, Source.OPEN));
   }
 
-  private static Decision together(List<Keyed> rules, List<Decision> results) {
-    List<State> judged = judged(rules, results);
-    State bound = binding(judged);
+  private static Decision together(List<Decision> results) {
+    List<Decision> judged = judged(results);
+    Decision bound = binding(judged);
     return results.size() == 1
         ? results.get(0)
-        : Decision.of(
-            results, judged.indexOf(bound), bound.allowed(), bound.remaining(), bound.retryAfter());
+        : bound.with(
+            bound.allowed(),
+            bound.remaining(),
+            bound.retryAfter(),
+            results,
+            judged.indexOf(bound),
+            null);
   }
 
-  /** The states by which a request is decided: a rule that is forced never denies. */
-  private static List<State> judged(List<Keyed> rules, List<Decision> results) {
-    List<State> judged = new ArrayList<>();
-    for (int i = 0; i < rules.size(); i++) {
-      State state = results.get(i).state();
-      boolean force = rules.get(i).rule().options.force();
-      judged.add(force ? state.of(true, state.remaining(), ZERO) : state);
-    }
-    return judged;
+  /** The answers by which a request is decided: a rule that is forced never denies. */
+  private static List<Decision> judged(List<Decision> results) {
+    return results.stream()
+        .map(
+            one ->
+                requireNonNull(one.rule()).options.force()
+                    ? one.with(true, one.remaining(), ZERO, one.each(), 0, one.rule())
+                    : one)
+        .toList();
+  }
+
+  private List<Decision> told(List<Keyed> rules, Instant now, boolean counts, Source by) {
+    return rules.stream().map(each -> told(each, now, counts, by)).toList();
   }
 
   /** What a rule says to a request, which counts if it fits into all. */
-  private Decision told(Keyed each, Instant now, boolean counts) {
+  private Decision told(Keyed each, Instant now, boolean counts, Source by) {
+    Rule rule = each.rule();
     // Leases are let in.
-    long weight = each.rule() instanceof Rule.Lease ? 0 : each.rule().weight();
-    List<State> states = new ArrayList<>();
-    for (Policy policy : each.rule().policies()) {
+    long weight = rule instanceof Rule.Lease || by == Source.OPEN ? 0 : rule.weight();
+    List<Decision> windows = new ArrayList<>();
+    for (Policy policy : rule.policies()) {
       long limit = Math.max(policy.limit() / processes, Math.min(policy.limit(), 1));
       Counter counter = counter(each, policy, now);
-      boolean fits = counter.used + Math.max(weight, 1) <= limit;
+      boolean fits = by == Source.OPEN || counter.used + Math.max(weight, 1) <= limit;
       counter.used += counts ? weight : 0;
       Duration reset = ZERO;
       if (counter.used > 0) {
         reset = Duration.ofMillis(Duration.between(now, counter.ends).toMillis() + 1);
       }
-      Duration retry = weight > limit ? null : reset.isZero() ? Duration.ofMillis(1) : reset;
-      states.add(state(policy, limit, counter.used, fits ? ZERO : retry, reset, now));
+      Duration wait = weight > limit ? null : reset.isZero() ? Duration.ofMillis(1) : reset;
+      windows.add(
+          new Decision(
+              fits,
+              limit,
+              counter.used,
+              Math.max(limit - counter.used, 0),
+              fits ? ZERO : wait,
+              reset,
+              reset,
+              Duration.ofMillis(Math.max(policy.windowMs(), 0)),
+              now,
+              ZERO,
+              List.of(),
+              by,
+              0,
+              rule));
     }
-    return Decision.of(each.rule(), states);
-  }
-
-  private static State state(
-      Policy policy, long limit, long used, @Nullable Duration retry, Duration reset, Instant now) {
-    boolean allowed = retry != null && retry.isZero();
-    Duration window = Duration.ofMillis(Math.max(policy.windowMs(), 0));
-    long left = Math.max(limit - used, 0);
-    return new State(allowed, limit, used, left, retry, reset, reset, window, now, ZERO);
+    return Decision.of(windows);
   }
 
   /** That of a window, as it is now. */

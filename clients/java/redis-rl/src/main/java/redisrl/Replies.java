@@ -3,6 +3,7 @@ package redisrl;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 
@@ -14,11 +15,11 @@ final class Replies {
   private Replies() {}
 
   static Decision rule(Rule rule, @Nullable Object reply, boolean isTurn) {
-    if (rule.form().equals("FULL")) {
-      return Decision.of(rule, List.of(state(reply, isTurn)));
-    }
-    List<?> maps = list(reply, rule.policies().size());
-    return Decision.of(rule, maps.stream().map(map -> state(map, isTurn)).toList());
+    List<?> windows =
+        rule.form().equals("FULL")
+            ? Collections.singletonList(reply)
+            : list(reply, rule.policies().size());
+    return Decision.of(windows.stream().map(map -> window(rule, map, isTurn)).toList());
   }
 
   static Decision all(List<Keyed> rules, @Nullable Object reply) {
@@ -28,13 +29,14 @@ final class Replies {
     if (index < 0 || index >= rules.size()) {
       throw unreadable(reply);
     }
-    List<Decision> results = new ArrayList<>();
+    List<Decision> each = new ArrayList<>();
     for (int i = 0; i < rules.size(); i++) {
-      results.add(Decision.of(rules.get(i).rule(), List.of(state(maps.get(i), false))));
+      each.add(Decision.of(List.of(window(rules.get(i).rule(), maps.get(i), false))));
     }
     boolean allowed = number(parts.get(0)) == 1;
-    return Decision.of(
-        results, (int) index, allowed, number(parts.get(2)), duration(number(parts.get(3))));
+    Duration retry = duration(number(parts.get(3)));
+    return each.get((int) index)
+        .with(allowed, number(parts.get(2)), retry, each, (int) index, null);
   }
 
   static Refund refund(@Nullable Object reply) {
@@ -70,12 +72,12 @@ final class Replies {
     throw unreadable(reply);
   }
 
-  private static State state(@Nullable Object reply, boolean isTurn) {
+  private static Decision window(Rule rule, @Nullable Object reply, boolean isTurn) {
     long waitMs = isTurn ? field(reply, "wait-ms") : 0;
     if (waitMs < 0) {
       throw unreadable(reply);
     }
-    return new State(
+    return new Decision(
         field(reply, "allowed") == 1,
         field(reply, "limit"),
         field(reply, "used"),
@@ -85,7 +87,11 @@ final class Replies {
         duration(field(reply, "reset-after-ms")),
         Duration.ofMillis(field(reply, "window-ms")),
         Instant.ofEpochMilli(field(reply, "at-ms")),
-        Duration.ofMillis(waitMs));
+        Duration.ofMillis(waitMs),
+        List.of(),
+        Decision.Source.SERVER,
+        0,
+        rule);
   }
 
   /** Of the fields of FULL, with their names. */

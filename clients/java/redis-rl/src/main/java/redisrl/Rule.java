@@ -27,20 +27,18 @@ import redisrl.Rates.Window;
  * <p>One key belongs to one rule: give the same rule in every call at it.
  */
 public abstract sealed class Rule {
+  /** The word in RL.PEEK and RL.ALL, and behind "RL." the command of its own. */
+  final String kind;
+
   final Options options;
 
-  private Rule(Options options) {
+  private Rule(String kind, Options options) {
+    this.kind = kind;
     this.options = options;
   }
 
-  /** A rule that counts units, which can be given back: all but a lease. */
-  public sealed interface Countable permits Reservable, Queued {}
-
-  /** A rule that can be charged over its limit, and so settled afterwards. */
-  public sealed interface Reservable extends Countable permits Sliding, Fixed {}
-
   /** A rule of which a request can wait for its turn. */
-  public sealed interface Queued extends Countable permits Sliding, Throttle {}
+  public sealed interface Queued permits Sliding, Throttle {}
 
   /**
    * An exact sliding window: no stretch of time as long as the window holds more than the limit.
@@ -103,9 +101,6 @@ public abstract sealed class Rule {
         Options.NONE, Rates.limit(limit), Rates.milliseconds(ttl, "the ttl of a lease"), null);
   }
 
-  /** The word in RL.PEEK and RL.ALL, and behind "RL." the command of its own. */
-  abstract String kind();
-
   /** The rule as commands take it, in a list that may be added to. */
   abstract List<String> words();
 
@@ -127,10 +122,7 @@ public abstract sealed class Rule {
 
   /** This rule, which has at least such a cost. */
   Rule checked(long least) {
-    Long cost = options.cost;
-    if (cost != null) {
-      within(least, MAX_UNITS, cost, "the cost must be");
-    }
+    within(least, MAX_UNITS, weight(), "the cost must be");
     return this;
   }
 
@@ -161,6 +153,10 @@ public abstract sealed class Rule {
     return options.named(described());
   }
 
+  List<Policy> policies(String otherwise, long limit, long ms, @Nullable String unit) {
+    return List.of(new Policy(options.named(otherwise), limit, ms, unit));
+  }
+
   /** A policy of RateLimit-Policy. The window is -1 for a lease, 0 for one of the calendar. */
   record Policy(String name, long limit, long windowMs, @Nullable String unit) {
     Policy named(String name) {
@@ -182,11 +178,6 @@ public abstract sealed class Rule {
       @Nullable Hold hold) {
     static final Options NONE = new Options(null, null, null, false, null);
 
-    Options costing(long cost) {
-      within(0, MAX_UNITS, cost, "the cost must be");
-      return new Options(name, unit, cost, force, hold);
-    }
-
     /** The name, or another if the rule has no name. */
     String named(String otherwise) {
       return name != null ? name : otherwise;
@@ -204,8 +195,8 @@ public abstract sealed class Rule {
 
   /** What every rule can be called. */
   public abstract static sealed class Named<R extends Rule> extends Rule {
-    private Named(Options options) {
-      super(options);
+    private Named(String kind, Options options) {
+      super(kind, options);
     }
 
     abstract R with(Options options);
@@ -226,16 +217,10 @@ public abstract sealed class Rule {
     }
   }
 
-  /**
-   * What sliding and fixed rules have in common. It is public for expressions that have it as their
-   * type: {@code isExact ? Rule.sliding("5/s") : Rule.fixed("5/s")}.
-   */
-  public abstract static sealed class Windowed<R extends Rule> extends Named<R> {
-    final List<Window> windows;
-
-    private Windowed(Options options, List<Window> windows) {
-      super(options);
-      this.windows = windows;
+  /** A rule that counts units, which can be given back: all but a lease. */
+  public abstract static sealed class Counted<R extends Counted<R>> extends Named<R> {
+    private Counted(String kind, Options options) {
+      super(kind, options);
     }
 
     /**
@@ -243,7 +228,21 @@ public abstract sealed class Rule {
      * all. A cost of 0 is for peek and all: the rule is checked, and nothing is counted.
      */
     public R cost(long units) {
-      return with(options.costing(units));
+      within(0, MAX_UNITS, units, "the cost must be");
+      return with(new Options(options.name, options.unit, units, options.force, options.hold));
+    }
+  }
+
+  /**
+   * What sliding and fixed rules have in common. They can be charged over their limits, and so
+   * settled afterwards.
+   */
+  public abstract static sealed class Windowed<R extends Windowed<R>> extends Counted<R> {
+    final List<Window> windows;
+
+    private Windowed(String kind, Options options, List<Window> windows) {
+      super(kind, options);
+      this.windows = windows;
     }
 
     /**
@@ -309,19 +308,14 @@ public abstract sealed class Rule {
   }
 
   /** See {@link Rule#sliding(String...)}. */
-  public static final class Sliding extends Windowed<Sliding> implements Reservable, Queued {
+  public static final class Sliding extends Windowed<Sliding> implements Queued {
     private Sliding(Options options, List<Window> windows) {
-      super(options, windows);
+      super("SLIDING", options, windows);
     }
 
     @Override
     Sliding with(Options options) {
       return new Sliding(options, windows);
-    }
-
-    @Override
-    String kind() {
-      return "SLIDING";
     }
 
     /** The cost is always sent, so that the log is compact from its first request on. */
@@ -337,13 +331,13 @@ public abstract sealed class Rule {
   }
 
   /** See {@link Rule#fixed(String...)} and {@link Rule#calendar}. */
-  public static final class Fixed extends Windowed<Fixed> implements Reservable {
+  public static final class Fixed extends Windowed<Fixed> {
     private final boolean anchored;
     final @Nullable Calendar calendar;
 
     private Fixed(
         Options options, List<Window> windows, boolean anchored, @Nullable Calendar calendar) {
-      super(options, windows);
+      super("FIXED", options, windows);
       this.anchored = anchored;
       this.calendar = calendar;
     }
@@ -371,11 +365,6 @@ public abstract sealed class Rule {
     }
 
     @Override
-    String kind() {
-      return "FIXED";
-    }
-
-    @Override
     List<String> words() {
       return anchored ? windowed("ANCHORED") : windowed();
     }
@@ -384,7 +373,7 @@ public abstract sealed class Rule {
     List<Policy> policies() {
       return calendar == null
           ? super.policies()
-          : List.of(new Policy(options.named(calendar.unit()), calendar.limit(), 0, options.unit));
+          : policies(calendar.unit(), calendar.limit(), 0, options.unit);
     }
 
     @Override
@@ -394,14 +383,14 @@ public abstract sealed class Rule {
   }
 
   /** See {@link Rule#throttle}. */
-  public static final class Throttle extends Named<Throttle> implements Queued {
+  public static final class Throttle extends Counted<Throttle> implements Queued {
     private final String rate;
     private final long burst;
     private final long count;
     private final long period;
 
     private Throttle(Options options, String rate, @Nullable Long burst) {
-      super(options);
+      super("THROTTLE", options);
       this.rate = rate;
       List<Window> windows = Rates.windows(rate);
       check(windows.size() == 1, "a throttle takes one rate, not %s", windows.size());
@@ -436,16 +425,6 @@ public abstract sealed class Rule {
       return new Throttle(options, rate, burst);
     }
 
-    /** As of {@link Windowed#cost}. */
-    public Throttle cost(long units) {
-      return with(options.costing(units));
-    }
-
-    @Override
-    String kind() {
-      return "THROTTLE";
-    }
-
     @Override
     List<String> words() {
       List<String> words = new ArrayList<>();
@@ -468,7 +447,7 @@ public abstract sealed class Rule {
       BigDecimal full = BigDecimal.valueOf(interval, 6).multiply(BigDecimal.valueOf(burst + 1));
       BigDecimal most = BigDecimal.valueOf(MAX_UNITS);
       long ms = full.setScale(0, RoundingMode.CEILING).min(most).longValueExact();
-      return List.of(new Policy(options.named(seconds(ms) + "s"), burst + 1, ms, options.unit));
+      return policies(seconds(ms) + "s", burst + 1, ms, options.unit);
     }
 
     @Override
@@ -484,7 +463,7 @@ public abstract sealed class Rule {
     final @Nullable String holder;
 
     private Lease(Options options, long limit, long ms, @Nullable String holder) {
-      super(options);
+      super("ACQUIRE", options);
       this.limit = limit;
       this.ms = ms;
       this.holder = holder;
@@ -514,11 +493,6 @@ public abstract sealed class Rule {
     }
 
     @Override
-    String kind() {
-      return "ACQUIRE";
-    }
-
-    @Override
     List<String> words() {
       String held = Objects.requireNonNull(holder);
       return new ArrayList<>(List.of(Long.toString(limit), seconds(ms), held));
@@ -527,7 +501,7 @@ public abstract sealed class Rule {
     @Override
     List<Policy> policies() {
       String unit = options.unit == null ? "concurrent-requests" : options.unit;
-      return List.of(new Policy(options.named(seconds(ms) + "s"), limit, -1, unit));
+      return policies(seconds(ms) + "s", limit, -1, unit);
     }
 
     @Override

@@ -69,31 +69,27 @@ final class Waiting {
   }
 
   private void leave(Waiter waiter) {
-    Waiter next;
+    String key = waiter.at.key();
     synchronized (lines) {
-      Deque<Waiter> line = lines.getOrDefault(waiter.at.key(), new ArrayDeque<>());
+      Deque<Waiter> line = lines.getOrDefault(key, new ArrayDeque<>());
       boolean wasFirst = line.peek() == waiter;
       line.remove(waiter);
-      next = wasFirst ? line.peek() : null;
       if (line.isEmpty()) {
-        lines.remove(waiter.at.key());
+        lines.remove(key);
+      } else if (wasFirst) {
+        wake(key);
       }
-    }
-    if (next != null) {
-      next.later(0);
     }
   }
 
   /** A place may be free: the first in the line asks. */
   void wake(String key) {
-    Waiter first;
     synchronized (lines) {
-      Deque<Waiter> line = lines.get(key);
-      first = line == null ? null : line.peek();
-    }
-    if (first != null) {
-      first.pause = FIRST_POLL.toNanos();
-      first.later(0);
+      Waiter first = lines.getOrDefault(key, new ArrayDeque<>()).peek();
+      if (first != null) {
+        first.pause = FIRST_POLL.toNanos();
+        first.later(0);
+      }
     }
   }
 
@@ -110,11 +106,7 @@ final class Waiting {
 
     Waiter(Keyed at, Duration longest) {
       this.at = at;
-      // A time of more than a century is as good as any.
-      this.until =
-          System.nanoTime()
-              + Math.min(longest.toSeconds(), 3_000_000_000L) * 1_000_000_000L
-              + longest.getNano();
+      this.until = System.nanoTime() + Limiter.atMostACentury(longest).toNanos();
       // A wait that takes no time at all is a call as any other.
       long whole = limiter.timeout.toNanos();
       this.patience = longest.isZero() ? whole : whole / LAST_CALL;

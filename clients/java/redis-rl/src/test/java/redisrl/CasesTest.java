@@ -215,7 +215,7 @@ class CasesTest {
               assertThat(decision.allowed()).isEqualTo(expected.get("allowed").booleanValue());
               assertThat(retry).isEqualTo(expected.get("retry").asText());
               assertThat(decision.index()).isEqualTo(expected.path("index").asInt());
-              List<State> states = rules.size() > 1 ? decision.each() : List.of(decision.state());
+              List<Decision> states = rules.size() > 1 ? decision.each() : List.of(decision);
               for (int at = 0; at < states.size(); at++) {
                 JsonNode state = expected.get("each").get(at);
                 assertThat(states.get(at).allowed()).isEqualTo(state.get("allowed").booleanValue());
@@ -305,7 +305,7 @@ class CasesTest {
         String at = one.get("keys").get(i).asText();
         rules.add(
             d.has("reserved")
-                ? Keyed.holding(at, rule(d), d.get("reserved").longValue())
+                ? Keyed.reserved(at, (Rule.Windowed<?>) rule(d), d.get("reserved").longValue())
                 : Keyed.of(at, rule(d)));
       }
       List<Keyed> keyed = call.equals("reserve_all") ? Keyed.held(rules, lease) : rules;
@@ -364,7 +364,7 @@ class CasesTest {
   }
 
   private static Rule reserved(Rule rule, JsonNode options, Duration lease, Instant now) {
-    Keyed open = Keyed.holding("k", rule, options.get("units").longValue());
+    Keyed open = Keyed.reserved("k", (Rule.Windowed<?>) rule, options.get("units").longValue());
     return Keyed.at(Keyed.held(List.of(open), lease), now).get(0).rule();
   }
 
@@ -548,7 +548,7 @@ class CasesTest {
     return Replies.rule(rule(one.get("rule")), reply, one.get("call").asText().equals("turn"));
   }
 
-  private static Map<String, @Nullable Object> told(State s, boolean isTurn) {
+  private static Map<String, @Nullable Object> told(Decision s, boolean isTurn) {
     Map<String, @Nullable Object> fields = new LinkedHashMap<>();
     fields.put("allowed", s.allowed());
     fields.put("limit", s.limit());
@@ -595,7 +595,7 @@ class CasesTest {
                           boolean isTurn = one.get("call").asText().equals("turn");
                           for (String protocol : List.of("resp2", "resp3")) {
                             Decision decision = decision(one, protocol);
-                            Map<String, @Nullable Object> told = told(decision.state(), isTurn);
+                            Map<String, @Nullable Object> told = told(decision, isTurn);
                             if (one.has("rules")) {
                               told.put("index", decision.index());
                             }

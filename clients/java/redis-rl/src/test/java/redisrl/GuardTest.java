@@ -166,7 +166,7 @@ class GuardTest {
     assertThat(local.decide(one("c", Rule.sliding("9/hour"))).remaining()).isEqualTo(8);
     Guard shared = new Guard(limiter, Guard.TIMEOUT, WhenUnavailable.LOCAL, 4);
     assertThat(shared.decide(one("a", Rule.sliding("8/s, 20/hour"))).each())
-        .extracting(State::limit)
+        .extracting(Decision::limit)
         .containsExactly(2L, 5L);
     assertThat(shared.decide(one("z", RULE)).limit()).isEqualTo(1);
   }

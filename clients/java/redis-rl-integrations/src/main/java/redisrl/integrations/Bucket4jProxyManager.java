@@ -35,7 +35,6 @@ import redisrl.Guard.WhenUnavailable;
 import redisrl.Limiter;
 import redisrl.Refund;
 import redisrl.Rule;
-import redisrl.State;
 
 /**
  * Buckets of Bucket4j that the server decides on, by one call each, and without tokens that are
@@ -202,9 +201,7 @@ public final class Bucket4jProxyManager extends AbstractProxyManager<String> {
   }
 
   private CompletableFuture<Refund> refund(String key, Rule rule, long tokens) {
-    return rule instanceof Rule.Throttle throttle
-        ? limiter.refundAsync(at(key, rule), throttle.cost(tokens))
-        : limiter.refundAsync(at(key, rule), ((Rule.Fixed) rule).cost(tokens));
+    return limiter.refundAsync(at(key, rule), cost(rule, tokens));
   }
 
   /** One call for each bandwidth. */
@@ -219,14 +216,12 @@ public final class Bucket4jProxyManager extends AbstractProxyManager<String> {
     return guard.key(new Guard.Limit(key, rule, null));
   }
 
-  private static Rule cost(Rule rule, long tokens) {
-    return rule instanceof Rule.Throttle throttle
-        ? throttle.cost(tokens)
-        : ((Rule.Fixed) rule).cost(tokens);
+  private static Rule.Counted<?> cost(Rule rule, long tokens) {
+    return ((Rule.Counted<?>) rule).cost(tokens);
   }
 
   private static ConsumptionProbe probe(Decision decision) {
-    long full = longest(decision.each().stream().map(State::resetAfter));
+    long full = longest(decision.each().stream().map(Decision::resetAfter));
     return decision.allowed()
         ? ConsumptionProbe.consumed(decision.remaining(), full)
         : ConsumptionProbe.rejected(

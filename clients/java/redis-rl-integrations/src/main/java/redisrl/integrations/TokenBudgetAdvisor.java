@@ -65,9 +65,9 @@ public final class TokenBudgetAdvisor implements CallAdvisor, StreamAdvisor {
    * @param policy what happens while the server is unavailable: OPEN lets calls through, CLOSED
    *     throws {@link UnavailableException}. There is no LOCAL: a reservation is the server's
    */
-  public <R extends Rule & Rule.Reservable> TokenBudgetAdvisor(
+  public TokenBudgetAdvisor(
       Limiter limiter,
-      R rule,
+      Rule.Windowed<?> rule,
       Function<ChatClientRequest, @Nullable String> identity,
       ToLongFunction<ChatClientRequest> estimate,
       WhenUnavailable policy) {

@@ -16,20 +16,10 @@ import redisrl.Transport;
  * The way to the server, by {@code rate-limiter.url} or {@code spring.data.redis.*}. Those are read
  * by their names, since the class that has them is another one in each version of Boot.
  */
-final class Connection {
+record Connection(Environment environment) {
   private static final String SPRING = "spring.data.redis.";
 
-  private final Environment environment;
-
-  private Connection(Environment environment) {
-    this.environment = environment;
-  }
-
-  static Transport of(@Nullable String url, Environment environment) {
-    return new Connection(environment).transport(url);
-  }
-
-  private Transport transport(@Nullable String url) {
+  Transport to(@Nullable String url) {
     if (StringUtils.hasText(url)) {
       return to(uris(url));
     }

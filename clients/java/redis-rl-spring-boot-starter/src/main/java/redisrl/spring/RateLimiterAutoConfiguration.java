@@ -4,9 +4,9 @@ import io.micrometer.core.instrument.MeterRegistry;
 import jakarta.servlet.http.HttpServletRequest;
 import java.security.Principal;
 import java.util.List;
-import java.util.Locale;
 import org.springframework.beans.factory.ObjectProvider;
 import org.springframework.beans.factory.SmartInitializingSingleton;
+import org.springframework.beans.factory.annotation.Value;
 import org.springframework.boot.autoconfigure.AutoConfiguration;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnClass;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnMissingBean;
@@ -27,9 +27,7 @@ import org.springframework.web.servlet.mvc.method.annotation.RequestMappingHandl
 import org.springframework.web.util.pattern.PathPattern;
 import reactor.core.publisher.Mono;
 import redisrl.Guard;
-import redisrl.Guard.WhenUnavailable;
 import redisrl.Limiter;
-import redisrl.Mode;
 import redisrl.Transport;
 
 /** The limiter, and what limits requests by it in the application's framework. */
@@ -39,7 +37,7 @@ public class RateLimiterAutoConfiguration {
   @Bean(destroyMethod = "close")
   @ConditionalOnMissingBean
   Transport rateLimiterTransport(RateLimiterProperties given, Environment environment) {
-    return Connection.of(given.url(), environment);
+    return new Connection(environment).to(given.url());
   }
 
   @Bean(destroyMethod = "close")
@@ -47,11 +45,10 @@ public class RateLimiterAutoConfiguration {
   Limiter redisRlLimiter(
       Transport transport, RateLimiterProperties given, ObjectProvider<LimiterListener> listeners) {
     List<LimiterListener> told = listeners.orderedStream().toList();
-    Mode mode = one(Mode.values(), given.mode(), "mode", "auto, module, functions or script");
     return Limiter.builder(transport)
         .prefix(given.prefix())
         .name(given.name())
-        .mode(mode)
+        .mode(given.mode())
         .listener(event -> told.forEach(listener -> listener.accept(event)))
         .build();
   }
@@ -59,28 +56,7 @@ public class RateLimiterAutoConfiguration {
   @Bean
   @ConditionalOnMissingBean
   Guard rateLimiterGuard(Limiter limiter, RateLimiterProperties given) {
-    WhenUnavailable policy =
-        one(
-            WhenUnavailable.values(),
-            given.whenUnavailable(),
-            "when-unavailable",
-            "open, closed or local");
-    RateLimiterProperties.checked(
-        "timeout", given.timeout(), () -> new Guard(limiter, given.timeout(), policy, 1));
-    return RateLimiterProperties.checked(
-        "processes",
-        given.processes(),
-        () -> new Guard(limiter, given.timeout(), policy, given.processes()));
-  }
-
-  private static <E extends Enum<E>> E one(
-      E[] values, String text, String property, String accepted) {
-    for (E value : values) {
-      if (value.name().toLowerCase(Locale.ROOT).equals(text)) {
-        return value;
-      }
-    }
-    throw RateLimiterProperties.wrong(property, text, "It must be " + accepted + ".");
+    return new Guard(limiter, given.timeout(), given.whenUnavailable(), given.processes());
   }
 
   /** What limits requests go by, of all kinds of web. */
@@ -183,18 +159,17 @@ public class RateLimiterAutoConfiguration {
     SmartInitializingSingleton rateLimitsAreRefused(
         List<org.springframework.web.reactive.result.method.annotation.RequestMappingHandlerMapping>
             mappings) {
-      return () -> {
-        for (var mapping : mappings) {
-          for (var method : mapping.getHandlerMethods().values()) {
-            Assert.state(
-                Settings.declaredOn(method) == null,
-                () ->
-                    "@RateLimit of "
-                        + method
-                        + " is for MVC: with WebFlux use rate-limiter.limits");
-          }
-        }
-      };
+      return () ->
+          mappings.stream()
+              .flatMap(mapping -> mapping.getHandlerMethods().values().stream())
+              .forEach(
+                  method ->
+                      Assert.state(
+                          Settings.declaredOn(method) == null,
+                          () ->
+                              "@RateLimit of "
+                                  + method
+                                  + " is for MVC: with WebFlux use rate-limiter.limits"));
     }
   }
 
@@ -206,13 +181,16 @@ public class RateLimiterAutoConfiguration {
 
     @Bean
     @Primary
-    RedisRlRateLimiter redisRlRateLimiter(Guard guard, Environment environment) {
-      boolean before =
-          environment.getProperty("spring.cloud.gateway." + INCLUDE_HEADERS, Boolean.class, true);
-      return new RedisRlRateLimiter(
-          guard,
-          environment.getProperty(
-              "spring.cloud.gateway.server.webflux." + INCLUDE_HEADERS, Boolean.class, before));
+    RedisRlRateLimiter redisRlRateLimiter(
+        Guard guard,
+        @Value(
+                "${spring.cloud.gateway.server.webflux."
+                    + INCLUDE_HEADERS
+                    + ":${spring.cloud.gateway."
+                    + INCLUDE_HEADERS
+                    + ":true}}")
+            boolean includeHeaders) {
+      return new RedisRlRateLimiter(guard, includeHeaders);
     }
   }
 }

@@ -9,39 +9,21 @@ import org.springframework.boot.context.properties.ConfigurationProperties;
 import org.springframework.boot.context.properties.bind.DefaultValue;
 import org.springframework.boot.context.properties.source.InvalidConfigurationPropertyValueException;
 import org.springframework.boot.convert.DurationUnit;
+import redisrl.Guard.WhenUnavailable;
+import redisrl.Mode;
 
 /**
- * What {@code rate-limiter.*} may be. {@link Settings} says what the values mean.
- *
- * @param useAlgo sliding (sliding-window-algo) or fixed (fixed-window-algo), for all rates
- * @param windowSize with maxRequests, another way to say rate: the window, in seconds unless it has
- *     a unit
- * @param maxRequests how many requests that window holds
- * @param rate a limit of all requests: 100/minute, or several rates joined by commas
- * @param limits limits of some requests. A request has to fit into all that concern it
- * @param key who is limited: address, principal or header:NAME
- * @param whenUnavailable what happens to requests while the server is unavailable: open, closed or
- *     local
- * @param processes among how many processes limits are divided with local
- * @param timeout after what time the server counts as unavailable to a request
- * @param trustedProxies addresses and networks of your proxies, whose X-Forwarded-For is believed
- * @param ipv6Prefix how many bits of an IPv6 address count
- * @param allowWithoutIdentity whether requests without an identity are let through, and not refused
- *     with status 403
- * @param prefix put before every key
- * @param name what the limiter is called in log lines and counters
- * @param mode how the server is called: auto, module, functions or script
- * @param url the server, or with commas the nodes of a cluster; spring.data.redis unless given
+ * What {@code rate-limiter.*} may be, as the README has it. {@link Settings} says what it means.
  */
 @ConfigurationProperties(prefix = "rate-limiter", ignoreUnknownFields = false)
 record RateLimiterProperties(
-    @DefaultValue("sliding") String useAlgo,
+    @DefaultValue("sliding") Algorithm useAlgo,
     @DurationUnit(ChronoUnit.SECONDS) @Nullable Duration windowSize,
     @Nullable Long maxRequests,
     @Nullable String rate,
     @DefaultValue List<Limit> limits,
     @DefaultValue("address") String key,
-    @DefaultValue("open") String whenUnavailable,
+    @DefaultValue("open") WhenUnavailable whenUnavailable,
     @DefaultValue("1") int processes,
     @DefaultValue("250ms") Duration timeout,
     @DefaultValue List<String> trustedProxies,
@@ -49,18 +31,17 @@ record RateLimiterProperties(
     @DefaultValue("false") boolean allowWithoutIdentity,
     @DefaultValue("") String prefix,
     @DefaultValue("redis-rl") String name,
-    @DefaultValue("auto") String mode,
+    @DefaultValue("auto") Mode mode,
     @Nullable String url) {
-  /**
-   * A limit of some requests.
-   *
-   * @param name what the limit is called in headers and keys
-   * @param paths patterns of paths, such as /api/**; all unless given
-   * @param methods HTTP methods; all unless given
-   * @param rate what is allowed: 100/minute
-   * @param key who is limited; rate-limiter.key unless given
-   * @param cost what a request weighs
-   */
+  /** Of all rates, also by the names of the tutorials. */
+  enum Algorithm {
+    SLIDING,
+    SLIDING_WINDOW_ALGO,
+    FIXED,
+    FIXED_WINDOW_ALGO
+  }
+
+  /** A limit of some requests. */
   record Limit(
       @Nullable String name,
       @DefaultValue List<String> paths,

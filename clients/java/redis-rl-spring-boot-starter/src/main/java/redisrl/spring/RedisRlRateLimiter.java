@@ -29,28 +29,12 @@ public final class RedisRlRateLimiter
     implements RateLimiter<RedisRlRateLimiter.Config>, ApplicationListener<FilterArgsEvent> {
   /** What a route's limit is. */
   public static final class Config {
-    private @Nullable String rate;
     private @Nullable Rule rule;
     private Map<String, String> headers = Map.of();
 
-    /** 5/minute, or several rates joined by commas. */
-    public @Nullable String getRate() {
-      return rate;
-    }
-
-    public Config setRate(String rate) {
-      return set(rate, Rule.sliding(rate), Map.of());
-    }
-
-    /** Another rule than a sliding one. */
+    /** For a route that is written in Java. */
     public Config setRule(Rule rule) {
-      return set(null, rule, Map.of());
-    }
-
-    private Config set(@Nullable String rate, Rule rule, Map<String, String> headers) {
-      this.rate = rate;
       this.rule = rule;
-      this.headers = headers;
       return this;
     }
   }
@@ -116,7 +100,7 @@ public final class RedisRlRateLimiter
   private static Config config(Map<String, String> own, Map<String, String> gateway) {
     String only = own.get("rate");
     if (only != null && own.size() == 1 && gateway.isEmpty()) {
-      return new Config().setRate(only);
+      return new Config().setRule(Rule.sliding(only));
     }
     if (!own.isEmpty() || !ARGUMENTS.containsAll(gateway.keySet())) {
       throw new IllegalArgumentException(
@@ -129,17 +113,18 @@ public final class RedisRlRateLimiter
     long rate = Math.min(number(gateway, "replenishRate", 1, null), 1_000_000_000);
     long capacity = number(gateway, "burstCapacity", 0, 1L);
     long tokens = number(gateway, "requestedTokens", 1, 1L);
-    Map<String, String> headers =
-        Map.of(
-            "X-RateLimit-Replenish-Rate", Long.toString(rate),
-            "X-RateLimit-Burst-Capacity", Long.toString(capacity),
-            "X-RateLimit-Requested-Tokens", Long.toString(tokens));
     // A bucket that holds nothing refuses everything.
     Rule rule =
         capacity == 0
             ? Rule.sliding("0/second")
             : Rule.throttle(rate + "/second").burst(capacity - 1).cost(tokens);
-    return new Config().set(null, rule, headers);
+    Config config = new Config().setRule(rule);
+    config.headers =
+        Map.of(
+            "X-RateLimit-Replenish-Rate", Long.toString(rate),
+            "X-RateLimit-Burst-Capacity", Long.toString(capacity),
+            "X-RateLimit-Requested-Tokens", Long.toString(tokens));
+    return config;
   }
 
   private static long number(

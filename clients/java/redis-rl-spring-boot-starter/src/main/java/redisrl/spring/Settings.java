@@ -9,13 +9,10 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
-import java.util.Objects;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.function.Function;
 import java.util.function.Supplier;
-import java.util.stream.Collectors;
-import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 import org.springframework.boot.context.properties.source.InvalidConfigurationPropertyValueException;
 import org.springframework.core.annotation.AnnotatedElementUtils;
@@ -27,6 +24,7 @@ import org.springframework.web.util.pattern.PathPatternParser;
 import redisrl.Addresses;
 import redisrl.Guard;
 import redisrl.Rule;
+import redisrl.spring.RateLimiterProperties.Algorithm;
 
 /** What {@code rate-limiter.*} means. A value that means nothing stops the start. */
 final class Settings {
@@ -65,6 +63,10 @@ final class Settings {
       return new Declared(rule, key, paths, methods, route);
     }
 
+    boolean isByPrincipal() {
+      return key.text().equals(PRINCIPAL);
+    }
+
     boolean concerns(Request request) {
       // A HEAD is answered by the handler of GET.
       String method = request.method();
@@ -80,56 +82,34 @@ final class Settings {
   private final Addresses addresses;
   private final boolean isFixed;
   private final Key key;
-  private final Map<Boolean, List<Declared>> limits;
+  private final List<Declared> limits = new ArrayList<>();
   private final Map<String, Rule> named = new ConcurrentHashMap<>();
 
   Settings(RateLimiterProperties given) {
     this.given = given;
-    checked("ipv6-prefix", given.ipv6Prefix(), () -> new Addresses(List.of(), given.ipv6Prefix()));
-    this.addresses =
-        checked(
-            "trusted-proxies",
-            given.trustedProxies(),
-            () -> new Addresses(given.trustedProxies(), given.ipv6Prefix()));
+    this.addresses = new Addresses(given.trustedProxies(), given.ipv6Prefix());
     this.isFixed =
-        switch (given.useAlgo()) {
-          case "sliding", "sliding-window-algo" -> false;
-          case "fixed", "fixed-window-algo" -> true;
-          default ->
-              throw wrong(
-                  "use-algo",
-                  given.useAlgo(),
-                  "It must be sliding-window-algo (or sliding) or fixed-window-algo (or fixed).");
-        };
+        given.useAlgo() == Algorithm.FIXED || given.useAlgo() == Algorithm.FIXED_WINDOW_ALGO;
     this.key = key("key", given.key());
-    List<Declared> all = new ArrayList<>();
     Rule rule = ruleOfAll();
     if (rule != null) {
-      all.add(new Declared(rule, key, List.of(), Set.of(), route(List.of(), Set.of(), key)));
+      limits.add(new Declared(rule, key, List.of(), Set.of(), route(List.of(), Set.of(), key)));
     }
     for (int i = 0; i < given.limits().size(); i++) {
-      all.add(declared("limits[" + i + "]", given.limits().get(i)));
+      limits.add(declared("limits[" + i + "]", given.limits().get(i)));
     }
-    this.limits =
-        all.stream()
-            .collect(Collectors.partitioningBy(limit -> limit.key().text().equals(PRINCIPAL)));
   }
 
   private @Nullable Rule ruleOfAll() {
     var size = given.windowSize();
     Long most = given.maxRequests();
     String rate = given.rate();
-    if ((size == null) != (most == null)) {
+    if ((size == null) != (most == null) || size != null && rate != null) {
       throw wrong(
-          size == null ? "max-requests" : "window-size",
-          size == null ? most : size,
-          "window-size and max-requests are given together.");
+          "rate", rate, "It is given, or in its place window-size and max-requests together.");
     }
     if (size == null || most == null) {
       return rate == null ? null : rule("rate", rate);
-    }
-    if (rate != null) {
-      throw wrong("rate", rate, "It is given in place of window-size and max-requests.");
     }
     return checked(
         "max-requests", most, () -> isFixed ? Rule.fixed(most, size) : Rule.sliding(most, size));
@@ -150,17 +130,8 @@ final class Settings {
       throw wrong(at + "name", name, "Limits with one name are one limit, and have one rate.");
     }
     Rule.Windowed<?> weighed =
-        cost == 1
-            ? plain
-            : (Rule.Windowed<?>) checked(at + "cost", cost, () -> plain.cost(positive(cost)));
+        cost == 1 ? plain : checked(at + "cost", cost, () -> plain.cost(cost));
     return name == null ? weighed : checked(at + "name", name, () -> weighed.name(name));
-  }
-
-  private static long positive(long cost) {
-    if (cost < 1) {
-      throw new IllegalArgumentException("the cost must be at least 1, not " + cost);
-    }
-    return cost;
   }
 
   private Declared declared(String at, RateLimiterProperties.Limit limit) {
@@ -223,11 +194,10 @@ final class Settings {
 
   /** The limit that a method of a controller was declared with. */
   static @Nullable RateLimit declaredOn(HandlerMethod handler) {
-    return Stream.of(handler.getMethod(), handler.getBeanType())
-        .map(each -> AnnotatedElementUtils.findMergedAnnotation(each, RateLimit.class))
-        .filter(Objects::nonNull)
-        .findFirst()
-        .orElse(null);
+    RateLimit own = handler.getMethodAnnotation(RateLimit.class);
+    return own != null
+        ? own
+        : AnnotatedElementUtils.findMergedAnnotation(handler.getBeanType(), RateLimit.class);
   }
 
   /** Text that is empty was not given. */
@@ -248,12 +218,12 @@ final class Settings {
   }
 
   boolean hasPrincipals() {
-    return !limits.getOrDefault(true, List.of()).isEmpty();
+    return limits.stream().anyMatch(Declared::isByPrincipal);
   }
 
   /** The limits of a request: those by principal, or all others. */
   List<Guard.Limit> of(Request request, boolean byPrincipal) {
-    return of(request, limits.getOrDefault(byPrincipal, List.of()));
+    return of(request, limits.stream().filter(one -> one.isByPrincipal() == byPrincipal).toList());
   }
 
   List<Guard.Limit> of(Request request, List<Declared> declared) {

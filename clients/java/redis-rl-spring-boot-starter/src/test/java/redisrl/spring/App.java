@@ -42,6 +42,7 @@ final class App implements AutoCloseable {
     }
     all.add("server.port=0");
     all.add("spring.main.banner-mode=off");
+    all.add("spring.reactor.netty.shutdown-quiet-period=0");
     if (all.stream().noneMatch(each -> each.startsWith("rate-limiter.timeout"))) {
       all.add("rate-limiter.timeout=10s"); // For a machine that does other work.
     }

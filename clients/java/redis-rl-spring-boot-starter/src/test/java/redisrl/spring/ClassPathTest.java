@@ -33,6 +33,7 @@ class ClassPathTest {
       Process process =
           new ProcessBuilder(
                   System.getProperty("java.home") + "/bin/java",
+                  "-XX:TieredStopAtLevel=1",
                   "-classpath",
                   classes,
                   Bare.class.getName(),
@@ -40,6 +41,7 @@ class ClassPathTest {
                   "--rate-limiter.rate=2/hour",
                   "--rate-limiter.timeout=10s",
                   "--server.port=0",
+                  "--spring.reactor.netty.shutdown-quiet-period=0",
                   "--spring.main.banner-mode=off")
               .redirectErrorStream(true)
               .start();

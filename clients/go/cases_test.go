@@ -893,7 +893,7 @@ func TestDefaults(t *testing.T) {
 	slices.Sort(headers)
 	found := map[string]any{
 		"limiter": map[string]any{
-			"prefix": limiter.prefix, "mode": mode, "timeout_ms": ms(limiter.core.timeout), "deny_cache": limiter.remembers,
+			"name": limiter.core.name, "prefix": limiter.prefix, "mode": mode, "timeout_ms": ms(limiter.core.timeout), "deny_cache": limiter.remembers,
 		},
 		"adapter": map[string]any{
 			"prefix": guard.prefix, "timeout_ms": ms(guard.limiter.core.timeout), "when_unavailable": guard.fallback.policy,

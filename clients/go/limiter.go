@@ -23,6 +23,7 @@ import (
 )
 
 const (
+	defaultName    = "redis-rl"
 	defaultTimeout = time.Second
 	longestTurn    = time.Hour   // How far ahead a turn may be.
 	outagePoll     = time.Second // How often one that waits asks while the server is unavailable.
@@ -35,7 +36,7 @@ type Options struct {
 	Mode   Mode   // Auto unless given.
 	// Timeout is the longest that a call may take, whatever the client's time-outs are: a second unless given.
 	Timeout time.Duration
-	Name    string       // What the limiter is called in log lines and events.
+	Name    string       // What the limiter is called in log lines and events: "redis-rl" unless given.
 	Logger  *slog.Logger // [slog.Default] unless given.
 	Hook    func(Event)  // Called after every call, in the goroutine of the call.
 }
@@ -95,6 +96,9 @@ func New(client redis.UniversalClient, options Options) (*Limiter, error) {
 	}
 	if options.Timeout == 0 {
 		options.Timeout = defaultTimeout
+	}
+	if options.Name == "" {
+		options.Name = defaultName
 	}
 	log := options.Logger
 	if log == nil {

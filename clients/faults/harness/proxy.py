@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -31,6 +32,8 @@ class Proxy:
         self.links: list[Link] = []
         self.made = 0
         """Connections that the subject has made so far."""
+        self.asked: list[tuple[float, bytes]] = []
+        """When requests came, and which."""
         self._target = server.port
         self._flows = asyncio.Event()
         self._flows.set()
@@ -106,6 +109,7 @@ class Proxy:
             if link.swallows:
                 continue
             asked[:] = [data]
+            self.asked.append((time.monotonic(), data))
             writer.write(data)
             await writer.drain()
         raise ConnectionResetError  # The other direction ends, too.

@@ -62,6 +62,13 @@ async def until(what: str, happens: Callable[[], Awaitable[Any]], seconds: float
         await asyncio.sleep(0.02)
 
 
+def lua(kind: str) -> str:
+    """The source of the script or of the library, as the packages have it."""
+    return "".join(
+        (ROOT / f"clients/go/lua/{part}.lua").read_text() for part in (f"{kind}.head", "core", f"{kind}.tail")
+    )
+
+
 class Server:
     """A server. ``mode``: what it offers to a client that looks: module, functions, or script (neither of them)."""
 
@@ -129,9 +136,7 @@ class Server:
         if self.mode == "module":
             reply = await self.run("RL.PEEK", key, *words, "COST", 0, "FULL")
         else:
-            parts = ("script.head", "core", "script.tail")
-            source = "".join((ROOT / f"clients/go/lua/{part}.lua").read_text() for part in parts)
-            reply = await self.run("EVAL", source, 1, key, "peek", *words, "COST", 0, "FULL")
+            reply = await self.run("EVAL", lua("script"), 1, key, "peek", *words, "COST", 0, "FULL")
         return dict(zip(reply[::2], map(int, reply[1::2]), strict=True))
 
     async def connections(self) -> int:

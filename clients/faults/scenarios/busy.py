@@ -113,7 +113,7 @@ async def requests_at_once(play: Play) -> None:
     play.judge("the next of another identity", (await app.get(x_key="other")).status == 200)
 
 
-@scenario("a limiter of 1 ms beside one of a second", "hit", "close", quick=True)
+@scenario("a limiter of 1 ms beside one of a second", "hit", quick=True)
 async def short_beside_long(play: Play) -> None:
     """They share the user's client, on a server 5 ms away: the one of 1 ms is never answered, and the one of a second
     always: a limiter's unusual deadline opens nobody else's breaker."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from itertools import pairwise
 
 from harness.http import Connection
-from harness.play import Limiter, Play, fixed, lease, scenario, sliding
+from harness.play import MARGIN_MS, Limiter, Play, fixed, lease, scenario, sliding
+from harness.proxy import about
 from harness.servers import Server
 
 RULE = sliding("100000/hour")
@@ -29,10 +31,24 @@ async def opened(play: Play) -> None:
     play.judge("one warning", len(warnings) == 1, warnings[:4])
 
 
-@scenario("`wait` in an outage", "wait", quick=True)
+@scenario("by default a middleware waits for a quarter of a second", "serve", "own", quick=True)
+async def quarter(play: Play) -> None:
+    """A request meets a server that hangs, and is let through after 250 ms."""
+    server = await play.server()
+    app = await play.app(server, sliding("10/hour"))
+    for _ in range(5):
+        await app.get(x_key="before")
+    server.hang()
+    answer = await app.get(x_key="k")
+    server.resume()
+    play.judge("it passes", answer.status == 200, answer)
+    play.judge("after 250 ms", 200 <= answer.ms <= 250 + 2 * MARGIN_MS, f"{answer.ms:.0f} ms")
+
+
+@scenario("`wait` in an outage", "wait", "hold", quick=True)
 async def outage(play: Play) -> None:
     """It tries again until its time is over (3 s), and then is unavailable; where the server comes back in time, it is
-    allowed. The same of a rule that has no turns, and of a lease."""
+    allowed. The same of a rule that has no turns, of a lease, and of `hold`."""
     server = await play.server()
     limiter = await play.limiter(server, timeout=0.5)
     play.outcome(await limiter.hit("before", RULE), "allowed", what="before")
@@ -51,6 +67,7 @@ async def outage(play: Play) -> None:
 
 async def waiting(limiter: Limiter, rules: dict[str, dict[str, object]], timeout: float) -> dict[str, object]:
     begun = {name: limiter.begin("wait", f"k-{name}", rule, timeout=timeout) for name, rule in rules.items()}
+    begun["hold"] = limiter.begin("hold", "k-hold", rules["lease"], timeout=timeout, seconds=0)
     return {name: await each for name, each in begun.items()}
 
 
@@ -79,16 +96,20 @@ async def polls(play: Play) -> None:
     """One that waits in vain for 5 s asks 8 to 30 times (20 ms, doubling to 500 ms, with jitter); of 50 that wait in
     one process for 3 s one asks."""
     server = await play.server()
-    limiter = await play.limiter(server)
+    proxy = await play.proxy(server)
+    limiter = await play.limiter(proxy)
     play.outcome(await limiter.hit("before", RULE), "allowed", what="before")
-    await server.run("RL.ACQUIRE", "k", 1, 600, "another")
-    before = await server.calls_of("rl.acquire")
-    reply = await limiter.begin("hold", "k", lease(1, 600), timeout=5, seconds=0)
+    await server.run("RL.ACQUIRE", "waited-for", 1, 600, "another")
+    reply = await limiter.begin("hold", "waited-for", lease(1, 600), timeout=5, seconds=0)
     play.outcome(reply, "denied")
-    calls = await server.calls_of("rl.acquire") - before
-    play.judge("8 to 30 calls in 5 s", 8 <= calls <= 30, calls)
+    asked = [at for at, request in proxy.asked if about("waited-for")(request)]
+    play.judge("8 to 30 calls in 5 s", 8 <= len(asked) <= 30, len(asked))
+    pauses = [after - one for one, after in pairwise(asked)]
+    play.judge("the first are short", sum(pauses[:3]) <= 0.3 + 2 * reply.lag / 1000, pauses)
+    # Without jitter they are alike, the last one left out, which ends with the time.
+    play.judge("they differ", max(pauses[5:-1]) - min(pauses[5:-1]) > 0.015, pauses)
     before = await server.calls_of("rl.acquire")
-    crowd = await limiter.crowd(50, "k", lease(1, 600), call="hold", timeout=3, seconds=0)
+    crowd = await limiter.crowd(50, "waited-for", lease(1, 600), call="hold", timeout=3, seconds=0)
     play.all_of(crowd, "denied")
     calls = await server.calls_of("rl.acquire") - before
     play.judge("one of 50 asks, and each at the end of its time", calls <= 80, calls)
@@ -97,7 +118,8 @@ async def polls(play: Play) -> None:
 @scenario("the last call of a wait says what is known", "wait", "hold", quick=True)
 async def last_call(play: Play) -> None:
     """20 that wait in vain, on a server 20 ms away, for times of 300 to 395 ms: each ends denied, and none with an
-    error."""
+    error. And of one whose time is 20 ms, on a server 60 ms away, at a deadline of 10 s: it has a tenth of that, and
+    is allowed."""
     server = await play.server()
     proxy = await play.proxy(server)
     limiter = await play.limiter(proxy)
@@ -113,6 +135,15 @@ async def last_call(play: Play) -> None:
         replies = [await each for each in begun]
         failed = [reply for reply in replies if reply.outcome != "denied"]
         play.judge(f"each {call} is denied", not failed, f"{len(failed)} not, such as {failed[:1]}")
+    patient = await play.limiter(proxy, timeout=10)
+    proxy.delay = 0
+    await patient.hit("before", RULE)
+    proxy.delay = 0.06
+    for name, rule in {"sliding": RULE, "fixed": fixed("100000/hour"), "lease": lease(1, 30)}.items():
+        reply = await patient.begin("wait", name, rule, timeout=0.02)
+        play.outcome(reply, "allowed", what=f"a short wait, {name}")
+    reply = await patient.begin("hold", "hold", lease(1, 30), timeout=0.02, seconds=0)
+    play.outcome(reply, "allowed", what="a short hold")
 
 
 @scenario("the breaker is open for a second", "hit", quick=True)

@@ -55,6 +55,18 @@ async def forgotten(play: Play) -> None:
         play.judge("a lighter one", (await app.get(x_key="k")).status == 200)
 
 
+@scenario("a denial is not remembered beyond its wait", "serve", "own")
+async def short_wait(play: Play) -> None:
+    """One that waits for 400 ms is not believed for a second."""
+    server = await play.server()
+    app = await play.app(server, sliding("1/400ms"))
+    for _ in range(50):
+        if (await app.get(x_key="k")).status == 429:
+            break
+    await asyncio.sleep(0.45)
+    play.judge("in after its wait", (await app.get(x_key="k")).status == 200)
+
+
 @scenario("a limiter of its own remembers nothing", "hit", quick=True)
 async def no_denials(play: Play) -> None:
     """Each denied call asks the server, and another's reset is seen at once."""

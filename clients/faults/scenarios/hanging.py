@@ -33,6 +33,23 @@ async def hung_warm(play: Play) -> None:
     play.judge("at most the calls that reached the server are charged", 1 <= used <= 56, used)
 
 
+@scenario("one of a crowd probes", "hit", "each")
+async def probes(play: Play) -> None:
+    """A server that hangs for longer than the breaker's pause: of 30 that come at once when that is over one asks. The
+    others are told at once that it is unavailable, and wait neither for the server nor for the one."""
+    server = await play.server()
+    limiter = await play.limiter(server, timeout=0.6)
+    play.outcome(await limiter.hit("k", RULE), "allowed", what="before")
+    server.hang()
+    play.outcome(await limiter.hit("k", RULE), "unavailable", what="the first")
+    await asyncio.sleep(1.1)
+    crowd = await limiter.crowd(30, "k", RULE, each=True)
+    server.resume()
+    play.all_of(crowd, "unavailable", what="30 at once")
+    waited = [round(each["ended_ms"] - each["asked_ms"]) for each in crowd["each"]]
+    play.judge("at most one waits", sum(ms > 300 + 2 * crowd.lag for ms in waited) <= 1, waited)
+
+
 @scenario("server hangs, cold", "hit", quick=True)
 async def hung_cold(play: Play) -> None:
     """The first calls of a process meet a server that accepts and answers nothing: each is answered by its deadline,
@@ -158,3 +175,25 @@ async def swallowed(play: Play) -> None:
     for key in ("a", "b", "c"):
         took = traffic.steady_from(key) - began
         play.judge("answered from 5 s on", took <= 5, f"the last failure after {took:.1f} s: {traffic.outcomes()}")
+
+
+@scenario("at most once, whatever the call", "turn", "refund", "all", quick=True)
+async def lost_others(play: Play) -> None:
+    """The replies to a refund, a turn and a call about two keys are lost, each once: each is carried out once."""
+    server = await play.server()
+    proxy = await play.proxy(server)
+    limiters = [await play.limiter(proxy) for _ in range(3)]
+    for limiter in limiters:
+        play.outcome(await limiter.hit("lost-refund", RULE, cost=10), "allowed", what="before")
+    proxy.lose = about("lost-")
+    two = [{"key": key, "rule": RULE} for key in ("{lost-all}1", "{lost-all}2")]
+    calls = [
+        limiters[0].begin("refund", "lost-refund", RULE, cost=3),
+        limiters[1].begin("turn", "lost-turn", RULE, ahead=1),
+        limiters[2].begin("all", "", rules=two),
+    ]
+    for reply in [await call for call in calls]:
+        play.outcome(reply, "unavailable", what="one whose reply is lost")
+    await asyncio.sleep(0.2)
+    for key, units in (("lost-refund", 27), ("lost-turn", 1), ("{lost-all}1", 1), ("{lost-all}2", 1)):
+        await play.charged(server, key, RULE, units, what=key)

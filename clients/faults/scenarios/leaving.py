@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 from harness.http import Connection
 from harness.play import Limiter, Play, lease, scenario, sliding
@@ -179,20 +180,47 @@ async def settled(play: Play) -> None:
 
 @scenario("a lease is lost while the server hangs", "hold", quick=True)
 async def lost_on_time(play: Play) -> None:
-    """By the clock of the holder, at the end of the lease at the latest (1.5 s); the work's outcome stays, and the end
-    of the block takes no longer than the deadline."""
+    """By the clock of the holder, at the end of the lease at the latest (3 s, of which the reply that granted it took
+    0.6); the work's outcome stays, and the end of the block takes no longer than the deadline. Log lines name the
+    limiter, and the caller's key without the prefix."""
     server = await play.server()
-    limiter = await play.limiter(server, timeout=0.5)
-    held = limiter.begin("hold", "k", lease(1, 1.5), seconds=3)
+    proxy = await play.proxy(server)
+    limiter = await play.limiter(proxy, timeout=1, prefix="app:")
+    play.outcome(await limiter.hit("before", RULE), "allowed", what="before")
+    proxy.delay = 0.6
+    held = limiter.begin("hold", "k", lease(1, 3), seconds=3.5)
     await play.subject.event(held, "held")
-    server.hang()
+    proxy.hang()
+    began = time.monotonic()
     reply = await held
-    server.resume()
+    proxy.resume()
     play.outcome(reply, "allowed", what="the work")
     lost = reply.get("lost_after_ms")
-    play.judge("lost after at most 1.5 s", lost is not None and lost <= 1500 + 200 + 2 * reply.lag, reply)
-    play.judge("not lost at once", lost is None or lost >= 700, lost)
-    play.in_time(reply, 3 + 0.5, what="released by the deadline")
+    play.judge("lost after at most 2.4 s", lost is not None and lost <= 2400 + 200 + 2 * reply.lag, reply)
+    play.judge("not lost at once", lost is None or lost >= 1800, lost)
+    play.in_time(reply, 0.6 + 3.5 + 1, what="released by the deadline")
+    lines = play.subject.lines(began)
+    play.judge("the limiter is named in each line", all(limiter.name in line for line in lines), lines)
+    play.judge("the key has no prefix", not any("app:" in line for line in lines), lines)
+
+
+@scenario("a lease is renewed while the work lasts", "hold")
+async def renewed(play: Play) -> None:
+    """Work of 3 s with a lease of a second: it is not lost, nobody else gets the place, and it is free afterwards. It
+    is renewed each third of its time."""
+    server = await play.server()
+    limiter = await play.limiter(server)
+    held = limiter.begin("hold", "k", lease(1, 1), seconds=3)
+    await play.subject.event(held, "held")
+    await asyncio.sleep(2.5)
+    other = await server.run("RL.ACQUIRE", "k", 1, 1, "another")
+    play.judge("another does not get it", other[0] == 0, other)
+    calls = await server.calls_of("rl.acquire") - 1
+    play.judge("3 to 12 calls", 3 <= calls <= 12, calls)
+    reply = await held
+    play.outcome(reply, "allowed", what="the work")
+    play.judge("it was not lost", reply.get("lost_after_ms") is None, reply)
+    await nothing_is_held(play, server, ["k"], lease(1, 1))
 
 
 @scenario("waiting keeps its own time-out", "wait", "hold", quick=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable
 
-from harness.play import Play, Traffic, scenario, sliding
-from harness.servers import MODULE, Server, slot_of, until
+from harness.play import Limiter, Play, Traffic, scenario, sliding
+from harness.servers import MODULE, Server, lua, slot_of, until
 
 RULE = sliding("100000/hour")
 
@@ -217,6 +218,79 @@ def uses(server: Server, command: str) -> Callable[[], Awaitable[bool]]:
         return await server.calls_of(command) > 2
 
     return ask
+
+
+async def commands_of(server: Server) -> int:
+    """How many calls of ours a server has carried out, of those that look for a mode, and of commands that it lacks."""
+    names = "rl.sliding rl.peek rl.all fcall fcall_ro evalsha evalsha_ro eval eval_ro function|list function|load ping"
+    errors = re.search(r"total_error_replies:(\d+)", await server.run("INFO", "stats"))
+    assert errors
+    return int(errors[1]) + sum([await server.calls_of(name) for name in names.split()])
+
+
+@scenario("the mode is found once, and what it needs is sent again", "hit", "modes")
+async def found_once(play: Play) -> None:
+    """By the module, by functions and by a script, found or chosen: each of 20 calls is one command; the library is
+    loaded, and after a flush the library and the script are there again at once."""
+    for mode, chosen in (("module", "auto"), ("functions", "auto"), ("script", "auto"), ("functions", "script")):
+        server = await play.server(mode)
+        limiter = await play.limiter(server, mode=chosen)
+        await used_once(play, server, limiter, "script" if chosen == "script" else mode)
+    server = await play.server("functions")
+    await used_once(play, server, await play.limiter(server, mode="functions"), "functions")
+
+
+async def used_once(play: Play, server: Server, limiter: Limiter, mode: str) -> None:
+    for _ in range(3):
+        play.outcome(await limiter.hit("k", RULE), "allowed", what=f"the first, {mode}")
+    await asyncio.sleep(0.2)
+    before = await commands_of(server)
+    for _ in range(20):
+        play.outcome(await limiter.hit("k", RULE), "allowed", what=f"a call, {mode}")
+    calls = await commands_of(server) - before
+    play.judge(f"20 commands, {mode}", calls <= 22, calls)
+    if mode != "module":
+        await server.run("FUNCTION" if mode == "functions" else "SCRIPT", "FLUSH")
+        reply = await limiter.hit("k", RULE)
+        play.outcome(reply, "allowed", what=f"after a flush, {mode}")
+        await play.charged(server, "k", RULE, 24)
+
+
+@scenario("an older library is replaced, a newer one never", "hit", "modes")
+async def versions(play: Play) -> None:
+    """A library from before ours is found on the server, and is replaced; one from after it stays."""
+    source = lua("library")
+    found = re.search(r"-- Version (\d+)", source)
+    assert found
+    ours = int(found[1])
+    for version in (ours - 1, ours + 90):
+        server = await play.server("functions")
+        await server.run("FUNCTION", "LOAD", source.replace(f"-- Version {ours}", f"-- Version {version}"))
+        limiter = await play.limiter(server)
+        play.outcome(await limiter.hit("k", RULE), "allowed")
+
+        async def is_ours(server: Server = server) -> bool:
+            return f"-- Version {ours}\\n" in str(await server.run("FUNCTION", "LIST", "WITHCODE"))
+
+        if version < ours:
+            await play.comes_true("the older one is replaced", is_ours, 3)
+        else:
+            await asyncio.sleep(0.4)
+            play.judge("the newer one stays", not await is_ours())
+
+
+@scenario("the module is asked for once a minute", "hit", "modes", seconds=150)
+async def minute(play: Play) -> None:
+    """A server used by functions loads the module, and no connection breaks: after a minute it is used by the module,
+    and no call has failed."""
+    server = await play.server("functions")
+    limiter = await play.limiter(server, timeout=5)
+    async with play.traffic(limiter, ["k"], RULE, pause=0.2) as traffic:
+        await play.comes_true("functions first", uses(server, "fcall"), 10)
+        await server.run("MODULE", "LOAD", MODULE)
+        await play.comes_true("used by the module within 65 s", uses(server, "rl.sliding"), 65)
+    failed = [reply for reply in traffic.of("k") if reply.outcome != "allowed"]
+    play.judge("each call is allowed", not failed, failed[:1])
 
 
 @scenario("the module is loaded while it runs", "hit", "modes")

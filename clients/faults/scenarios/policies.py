@@ -56,6 +56,24 @@ async def opened(play: Play) -> None:
     one_line_each(play, killed)
 
 
+@scenario("an outage of three seconds is said once", "serve", "open", "identity")
+async def said_once(play: Play) -> None:
+    """Requests go on coming, and the server is asked again each second: one line when it begins, one when it ends."""
+    server = await play.server()
+    app = await play.app(server, RULE, "open")
+    play.judge("before", (await app.get(x_key="before")).status == 200)
+    await asyncio.sleep(0.3)
+    server.kill()
+    killed = time.monotonic()
+    while time.monotonic() < killed + 3:
+        play.judge("it passes", (await app.get(x_key="k")).status == 200)
+        await asyncio.sleep(0.1)
+    await back(play, server, app)
+    await asyncio.sleep(0.7)
+    await app.get(x_key="after")
+    one_line_each(play, killed)
+
+
 @scenario("closed: all are refused, and it is said once", "serve", "closed", quick=True)
 async def closed(play: Play) -> None:
     """While the server is away all requests are answered with 503 (or what the

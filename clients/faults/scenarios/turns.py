@@ -142,13 +142,14 @@ async def killed(play: Play) -> None:
 
 @scenario("a turn whose caller leaves", "wait", "turn", "within", quick=True)
 async def left(play: Play) -> None:
-    """At 20 moments, before, while and after the reply arrives (40 ms), and asleep: the next one is given the turn."""
+    """At 20 moments, before, while and after the reply arrives (40 ms), and five that are asleep: the next one is given
+    the turn."""
     server = await play.server()
     proxy = await play.proxy(server)
     limiter = await play.limiter(proxy, timeout=1)
     rule = sliding("1/30s")
-    moments = [number * 0.005 + 0.001 for number in range(20)]
-    for number in range(20):
+    moments = [number * 0.005 + 0.001 for number in range(20)] + [0.8] * 5
+    for number in range(len(moments)):
         play.outcome(await limiter.hit(f"k{number}", rule), "allowed", what="before")
     proxy.delay = 0.04
     leaving = [
@@ -158,7 +159,7 @@ async def left(play: Play) -> None:
         play.outcome(reply, "gave_up", what="one that leaves")
     proxy.delay = 0
     await asyncio.sleep(1)
-    for number in range(20):
+    for number in range(len(moments)):
         reply = await limiter.begin("turn", f"k{number}", rule, ahead=300)
         if not play.judge("the next turn is the first", 0 < reply.get("wait_ms", 0) <= 30_000, f"k{number}: {reply}"):
             break

@@ -1,6 +1,6 @@
 /** The defaults and constants that a user can meet, the same in every language: ../../cases/defaults.json. Times are in milliseconds. */
 
-export const LIMITER = { prefix: "", mode: "auto", timeout: 1000 } as const;
+export const LIMITER = { name: "redis-rl", prefix: "", mode: "auto", timeout: 1000 } as const;
 /** Of middleware and stores. A store keeps its framework's habit where the server is unavailable. */
 export const ADAPTER = { prefix: "rl:", timeout: 250, whenUnavailable: "open", ipv6Prefix: 64 } as const;
 /** Of what middleware answers in the application's place. */

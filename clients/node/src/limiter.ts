@@ -58,7 +58,7 @@ export class Limiter {
   constructor(client: RedisClient, options: LimiterOptions = {}) {
     known("new Limiter()", options, OPTIONS);
     const { prefix = LIMITER.prefix, mode = LIMITER.mode, timeout = LIMITER.timeout, processes = 1 } = options;
-    const { logger = console, name = prefix === "" ? "redis-rl" : prefix } = options;
+    const { logger = console, name = prefix || LIMITER.name } = options;
     if (typeof prefix !== "string") throw new TypeError(`prefix must be a string, not ${String(prefix)}`);
     this.timeout = duration("timeout", timeout);
     oneOf("whenUnavailable", options.whenUnavailable, POLICIES);

@@ -538,6 +538,7 @@ test("defaults: each row is what the package uses", async () => {
   assert.deepEqual(
     {
       limiter: {
+        name: new Limiter(recorder()).name,
         prefix: LIMITER.prefix,
         mode: LIMITER.mode,
         timeout_ms: LIMITER.timeout,

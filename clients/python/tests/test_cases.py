@@ -459,6 +459,7 @@ def test_defaults() -> None:
     share, pause = sync_limiter.LAST_CALL, _protocol.PAUSE * 1000
     ours = {
         "limiter": {
+            "name": limiter["name"],
             "prefix": limiter["prefix"],
             "mode": limiter["mode"],
             "timeout_ms": limiter["timeout"] * 1000,

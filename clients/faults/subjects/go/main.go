@@ -515,15 +515,21 @@ func handle(ctx context.Context, r request) reply {
 	return answered(ctx, limiter, r)
 }
 
-// logged writes each log line of the package.
-type logged struct{}
+// logged writes each log line of the package, with what all of a logger's lines have.
+type logged struct{ all string }
 
 func (logged) Enabled(context.Context, slog.Level) bool { return true }
-func (l logged) WithAttrs([]slog.Attr) slog.Handler     { return l }
 func (l logged) WithGroup(string) slog.Handler          { return l }
 
-func (logged) Handle(_ context.Context, record slog.Record) error {
-	text := record.Message
+func (l logged) WithAttrs(attributes []slog.Attr) slog.Handler {
+	for _, attribute := range attributes {
+		l.all += " " + attribute.String()
+	}
+	return l
+}
+
+func (l logged) Handle(_ context.Context, record slog.Record) error {
+	text := record.Message + l.all
 	record.Attrs(func(attribute slog.Attr) bool {
 		text += " " + attribute.String()
 		return true

@@ -683,6 +683,7 @@ mod tests {
         is(
             "limiter",
             json!({
+                "name": options.name,
                 "prefix": String::from_utf8(options.prefix.clone()).unwrap(), "mode": format!("{:?}", options.mode).to_lowercase(),
                 // There is no option for it.
                 "timeout_ms": ms(options.timeout), "deny_cache": false,

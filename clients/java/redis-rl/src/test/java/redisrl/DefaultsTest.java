@@ -42,6 +42,7 @@ class DefaultsTest {
       modes.add("\"" + mode.name().toLowerCase(Locale.ROOT) + "\"");
     }
     Map<String, Object> own = new TreeMap<>();
+    own.put("limiter.name", limiter.name);
     own.put("limiter.prefix", limiter.prefix);
     own.put("limiter.mode", limiter.mode().name().toLowerCase(Locale.ROOT));
     own.put("limiter.timeout_ms", limiter.timeout.toMillis());

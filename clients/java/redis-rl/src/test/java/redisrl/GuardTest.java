@@ -138,6 +138,18 @@ class GuardTest {
   }
 
   @Test
+  void countersInMemoryAreBounded() {
+    Local local = new Local(1);
+    Rule.Sliding one = Rule.sliding("1/hour");
+    for (int i = 0; i <= Local.MOST; i++) {
+      local.decide(List.of(new Keyed("k" + i, one)));
+    }
+    assertThat(local.decide(List.of(new Keyed("k" + Local.MOST, one))).allowed()).isFalse();
+    // The one that was asked for first has made room.
+    assertThat(local.decide(List.of(new Keyed("k0", one))).allowed()).isTrue();
+  }
+
+  @Test
   void whereNoServerIsThePolicyDecides() {
     Limiter limiter = Limiter.builder(new Counting(null)).mode(Mode.MODULE).build();
     Guard open = new Guard(limiter);

@@ -200,7 +200,7 @@ impl RateLimitLayer {
     /// Several are decided together, all or nothing.
     ///
     /// A limit on a route is best named by the route's template, such as that of axum's `MatchedPath`, and never by the
-    /// path. Making a rule for each request costs little; cloning a rule that was made before costs less.
+    /// path. (Outside of what is nested by `nest_service` there is none.) Making a rule for each request costs little; cloning a rule that was made before costs less.
     pub fn per_request(limiter: Limiter, checks: impl Fn(&Parts) -> Vec<Check> + Send + Sync + 'static) -> Self {
         let shared = Shared {
             limiter,

@@ -793,6 +793,7 @@ func TestKeys(t *testing.T) {
 			Identity    any
 			Policy, Key string
 		}
+		Halves    []any // Texts of Go have none.
 		Addresses []struct {
 			Peer       *string
 			Forwarded  []string
@@ -901,9 +902,10 @@ func TestDefaults(t *testing.T) {
 		},
 		"deny_cache": map[string]any{"entries": mostDenials, "bytes": mostBytes, "believed_at_most_ms": ms(longestDenial)},
 		"identity":   map[string]any{"longest_bytes": shorten.Longest, "kept_bytes": shorten.Kept, "mark": shorten.Mark},
-		"breaker":    map[string]any{"pause_ms": ms(breakerPause)},
-		"local":      map[string]any{"counters": mostLocal},
-		"mode":       map[string]any{"modes": []any{mode, Module, Functions, Script}, "probed_again_ms": ms(probeEvery)},
+		// The second is played by TestACertificateThatFails.
+		"breaker": map[string]any{"pause_ms": ms(breakerPause), "certificate_that_fails": "unavailable"},
+		"local":   map[string]any{"counters": mostLocal},
+		"mode":    map[string]any{"modes": []any{mode, Module, Functions, Script}, "probed_again_ms": ms(probeEvery)},
 		"wait": map[string]any{
 			"outage_poll_ms": ms(outagePoll), "turn_at_most_ms": ms(longestTurn), "last_call_share_of_timeout": 1.0 / lastCallShare,
 		},

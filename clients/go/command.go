@@ -1,6 +1,7 @@
 package redisrl
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/sha1"
 	"embed"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -238,9 +240,29 @@ func (c command) sent(mode Mode, whole, readOnly bool) ([]any, int8) {
 }
 
 // A once is a command that go-redis does not send again, whatever the client's MaxRetries: the call may have been counted.
-type once struct{ *redis.Cmd }
+type once struct {
+	*redis.Cmd
+	isWritten *atomic.Bool
+}
+
+// The key of the values of contexts by which a call hears that a command of it is written.
+type written struct{}
+
+func newOnce(ctx context.Context, words ...any) once {
+	isWritten, isKnown := ctx.Value(written{}).(*atomic.Bool)
+	if !isKnown {
+		isWritten = new(atomic.Bool)
+	}
+	return once{redis.NewCmd(ctx, words...), isWritten}
+}
 
 func (once) NoRetry() bool { return true }
+
+// Args is what go-redis writes, when there is a connection. (A hook may ask for them before.)
+func (o once) Args() []any {
+	o.isWritten.Store(true)
+	return o.Cmd.Args()
+}
 
 // randomName is a holder that is nobody else's.
 func randomName() string {

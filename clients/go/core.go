@@ -131,6 +131,9 @@ type call struct {
 	reply      any
 	found      *Result
 	err        error
+	// Whether a command of it has got a connection, and how many the pool had made before.
+	isWritten atomic.Bool
+	dialled   atomic.Uint32
 
 	mu sync.Mutex
 	// For whose answer it waits, and since when; isSent once that is the answer to its command.
@@ -227,10 +230,20 @@ func (c *core) deadline(current *call) {
 	n, server, askedAt := current.node, current.server, current.askedAt
 	current.mu.Unlock()
 	// Where most of the time went by in a queue, being late says nothing of the server.
-	if current.judges && n != nil && now()-askedAt >= int64(current.timeout)/2 && n.answeredAt.Load() < askedAt {
+	if current.judges && n != nil && now()-askedAt >= int64(current.timeout)/2 && n.answeredAt.Load() < askedAt &&
+		!c.isCrowdedOut(current, server) {
 		c.failed(n, server, current.command.keys[0], fmt.Errorf("no reply within %v", current.timeout))
 	}
 	close(current.late)
+}
+
+// isCrowdedOut says that a call has waited for the pool, whose connections all were in use by others, and none was being made.
+func (c *core) isCrowdedOut(current *call, server *redis.Client) bool {
+	if server == nil || current.isWritten.Load() {
+		return false
+	}
+	pool := server.PoolStats()
+	return pool.IdleConns == 0 && int(pool.TotalConns) >= c.slots && pool.Misses == current.dialled.Load()
 }
 
 // carryOut sends the call when its turn comes, and notes what it shows of the server.
@@ -260,8 +273,9 @@ func (c *core) carryOut(ctx context.Context, current *call) (any, *Result, error
 			return nil, found, nil
 		}
 	}
+	current.dialled.Store(c.dialled(server))
 	sentAt := current.waitsFor(n, server, true)
-	reply, err := c.decide(ctx, n, server, current.command)
+	reply, err := c.decide(context.WithValue(ctx, written{}, &current.isWritten), n, server, current.command)
 	if err == nil {
 		c.answered(n)
 		return reply, nil, nil
@@ -357,7 +371,7 @@ func (c *core) failed(n *node, server *redis.Client, key string, why error) {
 		go func() {
 			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
-			_ = checking.Process(ctx, once{redis.NewCmd(ctx, "PING")})
+			_ = checking.Process(ctx, newOnce(ctx, "PING"))
 		}()
 	}
 }
@@ -402,7 +416,7 @@ func (c *core) decide(ctx context.Context, n *node, server *redis.Client, comman
 }
 
 func (c *core) send(ctx context.Context, words []any, first int8) (any, error) {
-	cmd := once{redis.NewCmd(ctx, words...)}
+	cmd := newOnce(ctx, words...)
 	cmd.SetFirstKeyPos(first)
 	// Otherwise a cluster is asked first for what it knows of the command, under a lock and a time-out of its own.
 	cmd.SetStepCount(1)

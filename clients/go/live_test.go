@@ -5,11 +5,14 @@ package redisrl
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"net"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -96,6 +99,55 @@ func TestWordsAreAccepted(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestACertificateThatFails(t *testing.T) {
+	server := httptest.NewUnstartedServer(nil)
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	defer server.Close()
+	client := redis.NewClient(&redis.Options{Addr: server.Listener.Addr().String(), TLSConfig: &tls.Config{}})
+	_, err := newLimiter(t, client, Options{}).Hit(ctx, "k", Must(Sliding("5/hour")))
+	if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "certificate") {
+		t.Error(err)
+	}
+}
+
+// What the user's other code does with the pool says nothing of the server.
+func TestAPoolThatOthersUseUp(t *testing.T) {
+	address := testserver.Start(t, testserver.Modes[0])
+	other := newClient(t, address, 3)
+	client := redis.NewClient(&redis.Options{Addr: address, PoolSize: 2})
+	limiter := newLimiter(t, client, Options{Timeout: time.Second})
+	rule := Must(Sliding("5/hour"))
+	hit(t, limiter, "k", rule)
+	var workers sync.WaitGroup
+	for range 2 {
+		workers.Add(1)
+		go func() {
+			defer workers.Done()
+			client.BLPop(ctx, 0, "jobs")
+		}()
+	}
+	for !strings.Contains(other.Info(ctx, "clients").Val(), "blocked_clients:2") {
+		time.Sleep(time.Millisecond)
+	}
+	var callers sync.WaitGroup
+	for range 5 {
+		callers.Add(1)
+		go func() {
+			defer callers.Done()
+			if _, err := limiter.Hit(ctx, "k", rule); !errors.Is(err, ErrUnavailable) {
+				t.Errorf("without a connection: %v", err)
+			}
+		}()
+	}
+	callers.Wait()
+	other.RPush(ctx, "jobs", "a", "b")
+	workers.Wait()
+	if result := hit(t, limiter, "k", rule); result.Used != 2 {
+		t.Errorf("%d are used: calls that were given up are sent", result.Used)
+	}
 }
 
 func TestCalls(t *testing.T) {

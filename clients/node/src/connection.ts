@@ -41,8 +41,8 @@ export interface Connection {
   open?(): void;
   /** Called with a function to call after each reconnection: the server may be another one. */
   onReconnect?(listener: () => void): void;
-  /** Called when a node is asked again that was silent: the connection may have been cut without a word. */
-  renew?(): void;
+  /** Called when the node of a key is asked again that was silent: the connection may have been cut without a word. */
+  renew?(key?: Word): void;
   /** Called when the last limiter was closed. The user's client stays open. */
   close?(): void;
 }
@@ -88,6 +88,8 @@ abstract class Derived<C extends object> implements Connection {
   readonly #client: C;
   #current: C | undefined;
   #next: { readonly own: C; readonly opened: Promise<C> } | undefined;
+  /** The nodes of a cluster for which the next client was made, and that are asked by it. */
+  readonly #silent = new Set<string | undefined>();
   readonly #listeners: (() => void)[] = [];
 
   constructor(client: C) {
@@ -134,7 +136,8 @@ abstract class Derived<C extends object> implements Connection {
   async send(command: readonly Word[], route: Route): Promise<unknown> {
     const args = command.map(bytes);
     const { state } = this;
-    let own = state === "foreign" ? this.client : this.#own;
+    const isSilent = this.#next !== undefined && this.#silent.has(this.nodeOf(route.key));
+    let own = state === "foreign" ? this.client : isSilent ? undefined : this.#own;
     if (!own) {
       if (state === "closed") throw new UnavailableError("The call was not sent: the client is closed");
       own = await this.#opened().catch((error) => {
@@ -143,8 +146,11 @@ abstract class Derived<C extends object> implements Connection {
       if (route.signal.aborted) throw new UnavailableError("The call was not sent in time");
     }
     try {
-      return await this.write(own, args, route);
+      const reply = await this.write(own, args, route);
+      this.#use(own);
+      return reply;
     } catch (error) {
+      if (isReply(error)) this.#use(own);
       // After a failover the name may lead to another server.
       if (!this.cluster && isReply(error, /^READONLY/)) this.close();
       throw error;
@@ -171,20 +177,32 @@ abstract class Derived<C extends object> implements Connection {
       if (instead !== undefined) return instead;
       throw new UnavailableError("The call was not sent: the connection was given up");
     }
+    if (failure) {
+      this.#next = undefined;
+      throw failure.error;
+    }
+    // One that other nodes answer stays until a call by this one is answered.
+    if (!this.#own) this.#use(own);
+    return own;
+  }
+
+  /** A client takes the place of the one before. */
+  #use(own: C): void {
+    if (this.#next?.own !== own) return;
     this.#next = undefined;
-    if (failure) throw failure.error;
+    this.#silent.clear();
     const old = this.#current;
     this.#current = own;
     // In a cluster it may have calls under way to other nodes.
     if (old !== undefined) setTimeout(() => this.end(old), LAST_REPLIES_MS).unref();
-    return own;
   }
 
-  /** Of a cluster it opens another one, and goes on with this one until it is there. */
-  renew(): void {
+  /** Of a cluster it opens another one for the node, and goes on with this one for the others until the node has answered. */
+  renew(key?: Word): void {
     if (!this.cluster || this.state === "foreign") this.close();
     else {
       this.#abandon();
+      if (key !== undefined) this.#silent.add(this.nodeOf(key));
       this.#opened().catch(() => {});
     }
   }

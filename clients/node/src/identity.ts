@@ -128,7 +128,11 @@ export function routeName(methods: readonly string[], template: string): string 
 
 /** The key of an adapter: prefix, policy, and the identity in a hash tag. No two of them make the same key. */
 export function adapterKey(prefix: string = ADAPTER.prefix, policy: string, identity: string): string {
-  const escaped = identity.replace(/[%{}]/g, encodeURIComponent);
+  // Half of a surrogate pair, which JSON may have, is no text that could be sent.
+  const escaped = identity.replace(
+    /[%{}]|\p{Surrogate}/gu,
+    (char) => `%${char.charCodeAt(0).toString(16).toUpperCase()}`,
+  );
   return `${prefix}${policy.replace(/[%:{}]/g, encodeURIComponent)}:{${shortened(escaped)}}`;
 }
 

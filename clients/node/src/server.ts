@@ -259,7 +259,7 @@ export class Server {
     const node = this.#nodes.get(name) ?? new Node();
     this.#nodes.set(name, node);
     const now = performance.now();
-    if (node.enter(now)) this.#connection.renew?.();
+    if (node.enter(now)) this.#connection.renew?.(call.keys[0]);
     return new Promise((resolve, reject) => {
       const attempt = new Attempt(node, call, timeout, () => {
         node.timedOut(performance.now(), now);

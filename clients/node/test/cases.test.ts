@@ -413,7 +413,7 @@ describe("errors", () => {
 });
 
 describe("keys", () => {
-  const { keys, calendar, addresses, invalid } = read("keys");
+  const { keys, calendar, halves, addresses, invalid } = read("keys");
   const { adapterKey } = internal("identity");
   const { policyOf } = internal("words");
   for (const given of [...keys, ...calendar]) {
@@ -424,6 +424,12 @@ describe("keys", () => {
       const identity = parts.map(([text, times]) => text.repeat(times)).join("");
       assert.equal(policyOf(rule).replace(/[%:{}]/g, encodeURIComponent), given.policy);
       assert.equal(adapterKey(given.prefix ?? "rl:", policyOf(rule), identity), given.key);
+    });
+  }
+  for (const given of halves) {
+    test(given.key, () => {
+      knows(given, "units", "key");
+      assert.equal(adapterKey(undefined, "api", String.fromCharCode(...given.units)), given.key);
     });
   }
   const options = ({ trusted, ipv6_prefix: ipv6Prefix }: Any) => ({
@@ -556,7 +562,8 @@ test("defaults: each row is what the package uses", async () => {
       deny_cache: { entries: DENY_CACHE.entries, bytes: DENY_CACHE.bytes, believed_at_most_ms: DENY_CACHE.believed },
       identity: { longest_bytes: IDENTITY.longest, kept_bytes: IDENTITY.kept, mark: IDENTITY.mark },
       local: { counters: LOCAL.counters },
-      breaker: { pause_ms: BREAKER_PAUSE },
+      // The second is played in faults.test.ts.
+      breaker: { pause_ms: BREAKER_PAUSE, certificate_that_fails: "unavailable" },
       mode: { modes: [LIMITER.mode, ...MODES], probed_again_ms: PROBE_AGAIN },
       wait: {
         outage_poll_ms: WAITING.outagePoll,

@@ -3,11 +3,14 @@
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
 import { once } from "node:events";
+import { mkdtemp, readFile, rm } from "node:fs/promises";
 import { createServer, type Server as HttpServer } from "node:http";
 import { type AddressInfo, connect, createServer as createTcpServer, type Socket } from "node:net";
+import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, type TestContext, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
+import { createServer as createTlsServer } from "node:tls";
 import { inspect, promisify } from "node:util";
 import express from "express";
 import { rateLimit } from "express-rate-limit";
@@ -420,6 +423,46 @@ test("a cluster: one node that hangs does not keep others from answering", async
   }
 });
 
+test("a cluster: while one node hangs, the connections to the others stay", async (t) => {
+  const cluster = await Cluster.start({ mode: "module" });
+  t.after(() => cluster.stop());
+  const [hung, ...others] = cluster.primaries;
+  const keys = Array.from({ length: 60 }, (_, i) => `k${i}`);
+  for (const kind of [clients[0], clients[3]] as ClientKind[]) {
+    const { client, close } = await kind.openCluster(cluster.ports);
+    const derives = client as unknown as { duplicate(...args: unknown[]): unknown };
+    const duplicate = derives.duplicate.bind(client);
+    let made = 0;
+    derives.duplicate = (...args) => {
+      made++;
+      return duplicate(...args);
+    };
+    const patient = new Limiter(client, { timeout: 20_000 });
+    await Promise.all(keys.map((key) => patient.hit(key, rule)));
+    // Of those by which the limiter calls.
+    const inUse = async () => {
+      const lists = await Promise.all(others.map((node) => node.run("CLIENT", "LIST")));
+      return lists.flatMap((list) => [...String(list).matchAll(/^id=(\d+) .* cmd=rl.sliding /gm)].map(([, id]) => id));
+    };
+    await eventually("those of the kind before are gone", async () => (await inUse()).length === others.length);
+    const before = await inUse();
+    hung?.pause();
+    const limiter = new Limiter(client, { timeout: 400, logger: quiet });
+    const first = made;
+    try {
+      while (made < first + 2) await Promise.allSettled(keys.map((key) => limiter.hit(key, rule)));
+      assert.deepEqual(await inUse(), before, kind.name);
+      hung?.resume();
+      await eventually("all are served", async () => {
+        const all = await Promise.allSettled(keys.map((key) => limiter.hit(key, rule)));
+        return all.every(({ status }) => status === "fulfilled");
+      });
+    } finally {
+      close();
+    }
+  }
+});
+
 test("a cluster: of the nodes that were named, one that hangs is left for the next", async (t) => {
   const cluster = await Cluster.start({ mode: "module", primaries: 1 });
   const { random } = Math;
@@ -484,6 +527,39 @@ test("a cluster: after a failover the replica's keys are served, and no call is 
       const all = await served(limiter, i);
       if (!all) await sleep(200);
       return all;
+    });
+  }
+});
+
+test("a certificate that fails is a connection that was not made", async (t) => {
+  const folder = await mkdtemp(join(tmpdir(), "redis-rl-"));
+  t.after(() => rm(folder, { recursive: true }));
+  const [key, cert] = [join(folder, "key"), join(folder, "cert")];
+  const made = "req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost".split(" ");
+  try {
+    await promisify(execFile)("openssl", [...made, "-keyout", key, "-out", cert]);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== "ENOENT") throw error;
+    return t.skip("the program openssl is not here");
+  }
+  const server = createTlsServer({ key: await readFile(key), cert: await readFile(cert) });
+  server.on("tlsClientError", () => {}).listen(0, "127.0.0.1");
+  t.after(() => server.close());
+  await once(server, "listening");
+  const { port } = server.address() as AddressInfo;
+  const ioredis = new Redis({ port, tls: {} });
+  const node = createClient({ url: `rediss://127.0.0.1:${port}` });
+  for (const client of [ioredis, node]) client.on("error", () => {});
+  node.connect().catch(() => {});
+  t.after(() => {
+    ioredis.disconnect();
+    node.destroy();
+  });
+  for (const client of [ioredis, node]) {
+    const limiter = new Limiter(client, { timeout: 10_000, logger: quiet });
+    await assert.rejects(limiter.hit("k", rule), (error: Error) => {
+      assert.ok(error instanceof UnavailableError && /certificate/.test(error.message), String(error));
+      return true;
     });
   }
 });

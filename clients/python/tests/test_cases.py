@@ -424,6 +424,12 @@ def test_keys_of_adapters(case: dict[str, Any]) -> None:
     assert key_for(rule, identity.encode(), prefix=prefix) == case["key"].encode()
 
 
+@pytest.mark.parametrize("case", cases("keys", "halves"))
+def test_keys_that_are_no_text(case: dict[str, Any]) -> None:
+    only(case, "units", "key")
+    assert key_for(sliding("1/s", name="api"), "".join(map(chr, case["units"]))) == case["key"]
+
+
 @pytest.mark.parametrize("case", cases("keys", "addresses"))
 def test_addresses(case: dict[str, Any]) -> None:
     only(case, "peer", "forwarded", "trusted", "ipv6_prefix", "identity")
@@ -489,7 +495,8 @@ def test_defaults() -> None:
             "mark": _identity.MARK.decode(),
         },
         "local": {"counters": _local.MOST},
-        "breaker": {"pause_ms": pause},
+        # Which test_tls plays.
+        "breaker": {"pause_ms": pause, "certificate_that_fails": "unavailable"},
         "mode": {"modes": ["auto", *MODES], "probed_again_ms": sync_core.PROBE_EVERY * 1000},
         "wait": {
             "outage_poll_ms": pause,

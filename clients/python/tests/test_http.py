@@ -573,6 +573,15 @@ async def test_tls(server: Server, tmp_path: Path) -> None:
     server.run("CONFIG", "SET", "tls-port", port)
     url = f"rediss://127.0.0.1:{port}?ssl_cert_reqs=none&ssl_check_hostname=false"
     try:
+        # By default the certificate is to be known.
+        with (
+            Limiter.from_url(url.partition("?")[0], timeout=10) as limiter,
+            pytest.raises(Unavailable, match="certificate"),
+        ):
+            limiter.hit("a", sliding("3/hour"))
+        async with AsyncLimiter.from_url(url.partition("?")[0], timeout=10) as aio:
+            with pytest.raises(Unavailable, match="certificate"):
+                await aio.hit("a", sliding("3/hour"))
         async with AsyncLimiter.from_url(url, timeout=10) as aio:
             with Limiter.from_url(url, timeout=10) as limiter:
                 assert [limiter.hit("a", sliding("3/hour")).used, (await aio.hit("a", sliding("3/hour"))).used] == [

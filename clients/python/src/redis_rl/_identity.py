@@ -110,9 +110,10 @@ def key_for(rule: Rule, identity: str | bytes, *, prefix: str = "rl:", operation
     """
     policy = rule.name or rule.described() if operation is None else f"{operation} {rule.described()}"
     policy = re.sub(r"[%:{}]", lambda found: f"%{ord(found[0]):02X}", policy)
-    # Text may have half a character, as JSON does.
-    plain = identity.encode(errors="backslashreplace") if isinstance(identity, str) else identity
-    tag = shortened(re.sub(rb"[%{}]", lambda found: b"%%%02X" % found[0][0], plain))
+    # Half of a surrogate pair, which JSON may have, is no text that could be sent.
+    text, encoding = (identity, "utf-8") if isinstance(identity, str) else (identity.decode("latin-1"), "latin-1")
+    escaped = re.sub("[%{}\ud800-\udfff]", lambda found: f"%{ord(found[0]):02X}", text)
+    tag = shortened(escaped.encode(encoding))
     key = f"{prefix}{policy}:".encode() + b"{" + tag + b"}"
     return key.decode() if isinstance(identity, str) else key
 

@@ -284,6 +284,26 @@ async fn each_request_has_its_rules_and_costs() {
 }
 
 #[tokio::test]
+async fn what_is_nested_as_a_service_has_its_template_inside() {
+    let server = Server::frozen(Has::Module).await;
+    let limiter = server.limiter().await;
+    let limits = || {
+        let checks = |request: &Parts| {
+            let route = request.extensions.get::<MatchedPath>().map_or("none", MatchedPath::as_str);
+            vec![Check::new(sliding("9/minute").name(route).unwrap(), by_api_key(request))]
+        };
+        RateLimitLayer::per_request(limiter.clone(), checks).timeout(Duration::from_secs(60))
+    };
+    let item = Router::new().route("/item/{id}", get(|| async { "item" }));
+    let inside = Router::new().nest_service("/shop", item.clone().route_layer(limits()));
+    let outside = Router::new().nest_service("/shop", item).layer(limits());
+    for (app, name) in [(inside, "/shop/item/{id}"), (outside, "none")] {
+        let response = ask(serve(app).await, "/shop/item/1", &[("x-api-key", "a")]).await;
+        assert_eq!((response.status, response.names()), (200, vec![name.to_owned()]));
+    }
+}
+
+#[tokio::test]
 async fn several_rules_are_decided_together() {
     let server = Server::frozen(Has::Module).await;
     let limiter = server.limiter().await;

@@ -712,7 +712,10 @@ mod tests {
             "identity",
             json!({"longest_bytes": identity::LONGEST, "kept_bytes": identity::KEPT, "mark": identity::MARK}),
         );
-        is("breaker", json!({"pause_ms": ms(breaker::PAUSE)}));
+        // As the redis crate reports what TLS says.
+        let failed = std::io::Error::new(std::io::ErrorKind::InvalidData, "invalid peer certificate: UnknownIssuer");
+        let certificate = if meaning(&failed.into(), false) == Meaning::Lost { "unavailable" } else { "permanent" };
+        is("breaker", json!({"pause_ms": ms(breaker::PAUSE), "certificate_that_fails": certificate}));
         is("local", json!({"counters": local::MOST}));
         let modes = [Mode::Auto, Mode::Module, Mode::Functions, Mode::Script];
         let modes: Vec<_> = modes.map(|mode| format!("{mode:?}").to_lowercase()).into();

@@ -124,6 +124,11 @@ record Command(String name, List<String> keys, List<String> words) {
     return name.equals("PEEK");
   }
 
+  /** It frees what is held, and may be sent at any time. */
+  boolean givesBack() {
+    return name.equals("RELEASE") || name.equals("SETTLE");
+  }
+
   /**
    * The words for a server of this mode.
    *

@@ -157,8 +157,17 @@ final class Core {
       long timeout,
       Consumer<@Nullable Object> late,
       CompletableFuture<@Nullable Object> result) {
+    String key() {
+      return command.keys().get(0);
+    }
+
     long left() {
       return timeout - (System.nanoTime() - began);
+    }
+
+    /** What gives back does so for nobody, too. */
+    boolean isGivenUp() {
+      return result.isDone() && !command.givesBack();
     }
   }
 
@@ -208,7 +217,7 @@ final class Core {
   }
 
   private void attempt(Call call, long pause) {
-    inMode(call.command, call.server)
+    inMode(call)
         .whenComplete(
             (reply, thrown) -> {
               Throwable error = thrown == null ? null : cause(thrown);
@@ -218,6 +227,9 @@ final class Core {
                   call.late.accept(reply);
                 }
                 return;
+              }
+              if (error instanceof UnavailableException) {
+                return; // It was given up before it was sent, which says nothing of the server.
               }
               if (!(error instanceof ServerException line)) {
                 fail(call, "no answer: " + told(error), error);
@@ -311,23 +323,21 @@ final class Core {
     call.result.whenComplete((reply, error) -> timer.cancel(false));
   }
 
-  private CompletableFuture<@Nullable Object> inMode(Command command, Server server) {
+  private CompletableFuture<@Nullable Object> inMode(Call call) {
     if (chosen != Mode.AUTO) {
-      return kept(chosen, command, server);
+      return kept(chosen, call);
     }
-    Mode known = server.mode;
+    Mode known = call.server.mode;
     if (known == Mode.AUTO) {
-      return found(Mode.MODULE, command, server);
+      return found(Mode.MODULE, call);
     }
-    probeIfDue(server, command.keys().get(0));
-    return orElse(
-        in(known, command, server),
-        line -> lacks(line) ? found(Mode.MODULE, command, server) : null);
+    probeIfDue(call.server, call.key());
+    return orElse(in(known, call), line -> lacks(line) ? found(Mode.MODULE, call) : null);
   }
 
   /** In this mode, or in the next that the server has. */
-  private CompletableFuture<@Nullable Object> found(Mode mode, Command command, Server server) {
-    CompletableFuture<@Nullable Object> tried = kept(mode, command, server);
+  private CompletableFuture<@Nullable Object> found(Mode mode, Call call) {
+    CompletableFuture<@Nullable Object> tried = kept(mode, call);
     if (mode == Mode.SCRIPT) {
       return tried;
     }
@@ -335,34 +345,29 @@ final class Core {
     return orElse(
         tried,
         line ->
-            lacks(line) || mode == Mode.FUNCTIONS && isForbidden(line)
-                ? found(next, command, server)
-                : null);
+            lacks(line) || mode == Mode.FUNCTIONS && isForbidden(line) ? found(next, call) : null);
   }
 
-  private CompletableFuture<@Nullable Object> in(Mode mode, Command command, Server server) {
+  private CompletableFuture<@Nullable Object> in(Mode mode, Call call) {
     return switch (mode) {
       case FUNCTIONS ->
           orElse(
-              sent(mode, command, server, false),
-              line -> {
-                if (!lacks(line) || line.isUnknownCommand()) {
-                  return null;
-                }
-                return loaded(command.keys().get(0))
-                    .thenCompose(loaded -> sent(mode, command, server, false));
-              });
+              sent(mode, call, false),
+              line ->
+                  lacks(line) && !line.isUnknownCommand()
+                      ? loaded(call.key()).thenCompose(loaded -> sent(mode, call, false))
+                      : null);
       case SCRIPT ->
           orElse(
-              sent(mode, command, server, false),
+              sent(mode, call, false),
               line -> {
                 if (!lacks(line)) {
                   return null;
                 }
-                server.lacksReadOnly |= line.isUnknownCommand() && command.reads();
-                return sent(mode, command, server, true);
+                call.server.lacksReadOnly |= line.isUnknownCommand() && call.command.reads();
+                return sent(mode, call, true);
               });
-      default -> sent(mode, command, server, false);
+      default -> sent(mode, call, false);
     };
   }
 
@@ -378,7 +383,7 @@ final class Core {
       if (load == null || load.isDone()) {
         load =
             transport
-                .send(key, List.of("FUNCTION", "LOAD", Command.LIBRARY))
+                .send(key, List.of("FUNCTION", "LOAD", Command.LIBRARY), () -> false)
                 .handle((reply, error) -> error == null);
         node.loading = load;
       }
@@ -386,17 +391,22 @@ final class Core {
     }
   }
 
-  private CompletableFuture<@Nullable Object> sent(
-      Mode mode, Command command, Server server, boolean whole) {
-    return transport.send(command.keys().get(0), command.sent(mode, whole, !server.lacksReadOnly));
+  private CompletableFuture<@Nullable Object> sent(Mode mode, Call call, boolean whole) {
+    List<String> words = call.command.sent(mode, whole, !call.server.lacksReadOnly);
+    return transport.send(call.key(), words, call::isGivenUp);
+  }
+
+  static UnavailableException givenUp() {
+    return new UnavailableException("the call was given up before it was sent", null, false);
   }
 
   /**
    * In this mode, which is remembered if the server has answered in it. An error of its own says
    * that it is there, too.
    */
-  private CompletableFuture<@Nullable Object> kept(Mode mode, Command command, Server server) {
-    return in(mode, command, server)
+  private CompletableFuture<@Nullable Object> kept(Mode mode, Call call) {
+    Server server = call.server;
+    return in(mode, call)
         .whenComplete(
             (reply, error) -> {
               if (server.mode == mode || error != null && !isAnswer(cause(error))) {
@@ -407,7 +417,7 @@ final class Core {
               String node = server.name.isEmpty() ? "" : " " + server.name;
               LOG.info("limiter {}: the server{} is called in mode {}", name, node, mode);
               if (mode == Mode.FUNCTIONS) {
-                replaceOlder(command.keys().get(0));
+                replaceOlder(call.key());
               }
             });
   }
@@ -437,7 +447,8 @@ final class Core {
   }
 
   private CompletableFuture<@Nullable Object> peek(Server server, Mode mode) {
-    return kept(mode, Command.peek("rl:probe", Rule.sliding("1/second").cost(0)), server);
+    Command looking = Command.peek("rl:probe", Rule.sliding("1/second").cost(0));
+    return kept(mode, new Call(looking, server, 0, 0, reply -> {}, new CompletableFuture<>()));
   }
 
   /**
@@ -446,7 +457,7 @@ final class Core {
    */
   private void replaceOlder(String key) {
     transport
-        .send(key, List.of("FUNCTION", "LIST", "LIBRARYNAME", "rl", "WITHCODE"))
+        .send(key, List.of("FUNCTION", "LIST", "LIBRARYNAME", "rl", "WITHCODE"), () -> false)
         .thenCompose(
             reply -> {
               String code = String.valueOf(reply);
@@ -455,7 +466,8 @@ final class Core {
                 return CompletableFuture.<@Nullable Object>completedFuture(null);
               }
               LOG.info("limiter {}: an older function library is replaced", name);
-              return transport.send(key, List.of("FUNCTION", "LOAD", "REPLACE", Command.LIBRARY));
+              return transport.send(
+                  key, List.of("FUNCTION", "LOAD", "REPLACE", Command.LIBRARY), () -> false);
             })
         .exceptionally(
             error -> {

@@ -4,7 +4,9 @@ import static redisrl.Rates.check;
 import static redisrl.Rates.given;
 
 import java.time.Duration;
+import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import org.jspecify.annotations.Nullable;
 import org.slf4j.Logger;
@@ -103,9 +105,16 @@ public final class Guard {
   /** See {@link #decide}. */
   public CompletableFuture<Decision> decideAsync(List<Limit> limits) {
     check(!given(limits, "the limits").isEmpty(), "a request without a limit needs no decision");
-    // Two limits with one name are one limit.
-    List<Keyed> rules =
-        limits.stream().map(limit -> new Keyed(key(limit), limit.rule())).distinct().toList();
+    // Limits with one name are one limit, by which a request weighs what the heaviest of them says.
+    Map<List<String>, Keyed> distinct = new LinkedHashMap<>();
+    for (Limit limit : limits) {
+      Rule rule = limit.rule();
+      distinct.merge(
+          List.of(key(limit), rule.described()),
+          new Keyed(key(limit), rule),
+          (one, other) -> one.rule().weight() < other.rule().weight() ? other : one);
+    }
+    List<Keyed> rules = List.copyOf(distinct.values());
     // What weighs nothing is checked by RL.ALL alone.
     String call = rules.size() == 1 && rules.get(0).rule().weight() > 0 ? "hit" : "all";
     long began = System.nanoTime();

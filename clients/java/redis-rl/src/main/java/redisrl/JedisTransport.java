@@ -14,6 +14,7 @@ import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.function.BooleanSupplier;
 import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 import redis.clients.jedis.CommandArguments;
@@ -128,6 +129,8 @@ public final class JedisTransport implements Transport {
                 recoveries.incrementAndGet();
               }
               return value;
+            } catch (UnavailableException givenUp) {
+              throw givenUp;
             } catch (RuntimeException error) {
               JedisDataException said = Core.found(error, JedisDataException.class);
               if (said != null) {
@@ -174,7 +177,11 @@ public final class JedisTransport implements Transport {
       }
     }
 
-    @Nullable Object asked(Connection connection, CommandArguments words) {
+    @Nullable Object asked(
+        Connection connection, CommandArguments words, BooleanSupplier isGivenUp) {
+      if (isGivenUp.getAsBoolean()) {
+        throw Core.givenUp();
+      }
       busy.add(connection);
       try {
         return value(connection.executeCommand(words));
@@ -214,13 +221,14 @@ public final class JedisTransport implements Transport {
   }
 
   @Override
-  public CompletableFuture<@Nullable Object> send(String key, List<String> words) {
+  public CompletableFuture<@Nullable Object> send(
+      String key, List<String> words, BooleanSupplier isGivenUp) {
     byte[] name = words.get(0).getBytes(UTF_8);
     CommandArguments arguments = new CommandArguments(() -> name);
     words.subList(1, words.size()).forEach(word -> arguments.add(Keys.encoded(word)));
     try {
       Lane lane = lane(server(key));
-      return lane.run(() -> routed(lane, slot(key), arguments));
+      return lane.run(() -> routed(lane, slot(key), arguments, isGivenUp));
     } catch (IllegalStateException | RejectedExecutionException error) {
       return CompletableFuture.failedFuture(error); // It was closed, or left just now.
     }
@@ -230,11 +238,12 @@ public final class JedisTransport implements Transport {
    * Jedis' own executor either sends a call again whose reply was lost, or follows no redirections.
    * A call that is redirected was not carried out.
    */
-  private static @Nullable Object routed(Lane lane, int slot, CommandArguments words) {
+  private static @Nullable Object routed(
+      Lane lane, int slot, CommandArguments words, BooleanSupplier isGivenUp) {
     ConnectionProvider provider = lane.provider();
     if (!(provider instanceof ClusterConnectionProvider nodes)) {
       try (Connection connection = provider.getConnection()) {
-        return lane.asked(connection, words);
+        return lane.asked(connection, words, isGivenUp);
       }
     }
     HostAndPort node = null;
@@ -244,9 +253,9 @@ public final class JedisTransport implements Transport {
           node == null ? nodes.getConnectionFromSlot(slot) : nodes.getConnection(node)) {
         try {
           if (asks) {
-            lane.asked(connection, new CommandArguments(Protocol.Command.ASKING));
+            lane.asked(connection, new CommandArguments(Protocol.Command.ASKING), isGivenUp);
           }
-          return lane.asked(connection, words);
+          return lane.asked(connection, words, isGivenUp);
         } catch (JedisRedirectionException elsewhere) {
           if (left == 0) {
             throw elsewhere;

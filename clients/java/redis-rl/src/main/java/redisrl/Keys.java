@@ -22,7 +22,8 @@ public final class Keys {
   /** What is escaped in the policy of a key, and in its identity. */
   static final Pattern IN_POLICY = Pattern.compile("[%:{}]");
 
-  private static final Pattern IN_TAG = Pattern.compile("[%{}]");
+  // Half of a surrogate pair, which JSON may have, is no text that could be sent.
+  private static final Pattern IN_TAG = Pattern.compile("[%{}\\p{Cs}]");
   private static final SecureRandom RANDOM = new SecureRandom();
 
   private Keys() {}

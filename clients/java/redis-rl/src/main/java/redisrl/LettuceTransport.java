@@ -32,6 +32,7 @@ import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.function.BooleanSupplier;
 import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 
@@ -155,7 +156,8 @@ public final class LettuceTransport implements Transport {
   }
 
   @Override
-  public CompletableFuture<@Nullable Object> send(String key, List<String> words) {
+  public CompletableFuture<@Nullable Object> send(
+      String key, List<String> words, BooleanSupplier isGivenUp) {
     CommandArgs<String, String> args = new CommandArgs<>(StringCodec.UTF8);
     for (String word : words.subList(1, words.size())) {
       byte[] encoded = Keys.encoded(word);
@@ -173,8 +175,9 @@ public final class LettuceTransport implements Transport {
                             instanceof StatefulRedisClusterConnection<String, String> nodes
                     ? nodes
                         .getConnectionAsync(node(key).getNodeId())
-                        .thenCompose(node -> dispatched(node, words.get(0), args))
-                    : routed(connection, words.get(0), args, cluster == null ? 0 : TRIES));
+                        .thenCompose(node -> dispatched(node, words.get(0), args, isGivenUp))
+                    : routed(
+                        connection, words.get(0), args, isGivenUp, cluster == null ? 0 : TRIES));
   }
 
   /**
@@ -185,8 +188,9 @@ public final class LettuceTransport implements Transport {
       StatefulConnection<String, String> connection,
       String name,
       CommandArgs<String, String> args,
+      BooleanSupplier isGivenUp,
       int tries) {
-    return dispatched(connection, name, args)
+    return dispatched(connection, name, args, isGivenUp)
         .exceptionallyCompose(
             error -> {
               if (tries == 0 || !Core.cause(error).toString().contains("Commands are rejected")) {
@@ -194,14 +198,19 @@ public final class LettuceTransport implements Transport {
               }
               CompletableFuture<@Nullable Void> pause = new CompletableFuture<>();
               Core.after(PAUSE, () -> pause.complete(null));
-              return pause.thenCompose(done -> routed(connection, name, args, tries - 1));
+              return pause.thenCompose(
+                  done -> routed(connection, name, args, isGivenUp, tries - 1));
             });
   }
 
   private CompletableFuture<@Nullable Object> dispatched(
       StatefulConnection<String, String> connection,
       String name,
-      CommandArgs<String, String> args) {
+      CommandArgs<String, String> args,
+      BooleanSupplier isGivenUp) {
+    if (isGivenUp.getAsBoolean()) {
+      return CompletableFuture.failedFuture(Core.givenUp());
+    }
     Output output = new Output();
     AsyncCommand<String, String, List<Object>> command =
         new AsyncCommand<>(new Command<>(new Keyword(name), output, args));

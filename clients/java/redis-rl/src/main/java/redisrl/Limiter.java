@@ -7,7 +7,6 @@ import java.time.Duration;
 import java.time.Instant;
 import java.util.List;
 import java.util.Objects;
-import java.util.Set;
 import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
@@ -400,7 +399,7 @@ public final class Limiter implements AutoCloseable {
   /** What gives back goes on when the limiter is closed. */
   private CompletableFuture<@Nullable Object> sent(
       Command command, Duration timeout, Consumer<@Nullable Object> late) {
-    return isClosed() && !Set.of("RELEASE", "SETTLE").contains(command.name())
+    return isClosed() && !command.givesBack()
         ? CompletableFuture.failedFuture(new IllegalStateException("the limiter is closed"))
         : core.ask(command, timeout, late);
   }

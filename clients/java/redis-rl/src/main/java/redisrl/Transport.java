@@ -2,6 +2,7 @@ package redisrl;
 
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
+import java.util.function.BooleanSupplier;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -17,8 +18,12 @@ public interface Transport extends AutoCloseable {
   /**
    * Sends a command to the server that has this key, which is among its words unless the command
    * takes no keys.
+   *
+   * @param isGivenUp whether nobody waits for it any more. A command for which that is true by the
+   *     time that it can be sent is not: its future fails with {@link UnavailableException}
    */
-  CompletableFuture<@Nullable Object> send(String key, List<String> words);
+  CompletableFuture<@Nullable Object> send(
+      String key, List<String> words, BooleanSupplier isGivenUp);
 
   /** The name of the server that has this key; empty where there is only one. */
   String server(String key);

@@ -3,6 +3,7 @@ package redisrl;
 import java.io.IOException;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
+import java.util.function.BooleanSupplier;
 
 /** A transport that does what another does, or has no server, but for what a test changes. */
 class Between implements Transport {
@@ -13,10 +14,10 @@ class Between implements Transport {
   }
 
   @Override
-  public CompletableFuture<Object> send(String key, List<String> words) {
+  public CompletableFuture<Object> send(String key, List<String> words, BooleanSupplier isGivenUp) {
     return to == null
         ? CompletableFuture.failedFuture(new IOException("there is no server"))
-        : to.send(key, words);
+        : to.send(key, words, isGivenUp);
   }
 
   @Override

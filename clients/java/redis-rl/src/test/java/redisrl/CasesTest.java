@@ -756,6 +756,17 @@ class CasesTest {
                                       identity(one.get("identity"))))
                               .isEqualTo(one.get("key").asText());
                         }));
+    Stream<DynamicTest> halves =
+        each(
+            "keys.json",
+            "halves",
+            Set.of("units", "key"),
+            one -> {
+              StringBuilder text = new StringBuilder();
+              one.get("units").forEach(unit -> text.append((char) unit.asInt()));
+              assertThat(Keys.keyFor("rl:", Rule.sliding("1/s").name("api"), text.toString()))
+                  .isEqualTo(one.get("key").asText());
+            });
     Set<String> fields = Set.of("peer", "forwarded", "trusted", "ipv6_prefix", "identity");
     Stream<DynamicTest> addresses =
         each(
@@ -776,7 +787,7 @@ class CasesTest {
             one ->
                 assertThat(catchThrowable(() -> addresses(one)))
                     .isInstanceOf(IllegalArgumentException.class));
-    return Stream.of(keys, addresses, invalid).flatMap(tests -> tests);
+    return Stream.of(keys, halves, addresses, invalid).flatMap(tests -> tests);
   }
 
   private static Addresses addresses(JsonNode one) {

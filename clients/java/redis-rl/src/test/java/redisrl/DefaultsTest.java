@@ -79,7 +79,7 @@ class DefaultsTest {
         .removeIf(
             row ->
                 row.matches(
-                    "about|adapter\\.(when_unavailable|ipv6_prefix|without_identity|status\\..*)|caller_leaves\\..*|hook\\..*|headers|problem.content_type"));
+                    "about|adapter\\.(when_unavailable|ipv6_prefix|without_identity|status\\..*)|caller_leaves\\..*|breaker.certificate_that_fails|hook\\..*|headers|problem.content_type"));
     Map<String, String> told = new TreeMap<>();
     own.forEach((row, value) -> told.put(row, String.valueOf(value)));
     assertThat(told).isEqualTo(rows);

@@ -8,6 +8,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.BooleanSupplier;
 import org.junit.jupiter.api.Test;
 import redisrl.Decision.Source;
 import redisrl.Guard.Limit;
@@ -26,10 +27,11 @@ class GuardTest {
     }
 
     @Override
-    public CompletableFuture<Object> send(String key, List<String> words) {
+    public CompletableFuture<Object> send(
+        String key, List<String> words, BooleanSupplier isGivenUp) {
       words.forEach(Keys::encoded);
       sent.incrementAndGet();
-      return super.send(key, words);
+      return super.send(key, words, isGivenUp);
     }
   }
 
@@ -82,6 +84,22 @@ class GuardTest {
       Limit named = new Limit("t", RULE.name("api"), "/a");
       assertThat(guard.decide(List.of(named, new Limit("t", RULE.name("api"), "/b"))).remaining())
           .isEqualTo(1);
+      Limit heavy = new Limit("u", RULE.name("api").cost(2), "/b");
+      Limit light = new Limit("u", RULE.name("api"), "/a");
+      assertThat(guard.decide(List.of(light, heavy, light)).remaining()).isZero();
+    }
+  }
+
+  @Test
+  void whatIsNoTextIsAnIdentityOfItsOwn() throws Exception {
+    try (TestServer server = new TestServer(true);
+        Transport to = LettuceTransport.create(server.uri())) {
+      Limiter limiter = Limiter.builder(to).mode(Mode.MODULE).build();
+      Guard guard = new Guard(limiter, Duration.ofSeconds(10), WhenUnavailable.OPEN, 1);
+      for (String identity : List.of("\ud800", "\udfff", "a".repeat(600) + "\ud800")) {
+        assertThat(guard.decide(one(identity, RULE)).remaining()).isEqualTo(1);
+        assertThat(guard.decide(one(identity, RULE)).remaining()).isZero();
+      }
     }
   }
 

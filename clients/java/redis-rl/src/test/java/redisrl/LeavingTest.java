@@ -12,9 +12,13 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
+import java.util.function.BooleanSupplier;
+import java.util.stream.Stream;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
 
 /** Callers that leave, and limiters that are closed, in the middle of something. */
 class LeavingTest {
@@ -37,11 +41,35 @@ class LeavingTest {
     return Limiter.builder(transport).mode(Mode.MODULE).timeout(timeout).build();
   }
 
-  private static void eventually(java.util.function.BooleanSupplier condition) throws Exception {
+  private static void eventually(BooleanSupplier condition) throws Exception {
     for (long until = System.nanoTime() + 30_000_000_000L;
         !condition.getAsBoolean();
         Thread.sleep(20)) {
       assertThat(System.nanoTime()).isLessThan(until);
+    }
+  }
+
+  @ParameterizedTest
+  @EnumSource(Way.class)
+  void aCallThatIsGivenUpBeforeItCouldBeSentIsNot(Way way) throws Exception {
+    Rule.Sliding rule = Rule.sliding("1000/hour");
+    try (TestServer own = new TestServer(true);
+        Transport transport = way.to(own)) {
+      Limiter patient = on(transport, Duration.ofSeconds(10));
+      assertThat(patient.hit("warm", rule).allowed()).isTrue();
+      // Lettuce sends all, or has no connection; Jedis sends sixteen.
+      int most = way == Way.JEDIS ? 16 : 0;
+      if (way == Way.LETTUCE) {
+        own.run("CLIENT", "KILL", "TYPE", "normal");
+      }
+      own.signal("STOP");
+      Limiter limiter = on(transport, Duration.ofMillis(100));
+      List<CompletableFuture<Decision>> calls =
+          Stream.generate(() -> limiter.hitAsync("k", rule)).limit(50).toList();
+      calls.forEach(call -> assertThat(catchThrowable(call::join)).isNotNull());
+      own.signal("CONT");
+      eventually(() -> catchThrowable(() -> patient.hit("warm", rule)) == null);
+      assertThat(patient.peek("k", rule.cost(0)).used()).isLessThanOrEqualTo(most);
     }
   }
 
@@ -56,13 +84,14 @@ class LeavingTest {
     }
 
     @Override
-    public CompletableFuture<Object> send(String key, List<String> words) {
+    public CompletableFuture<Object> send(
+        String key, List<String> words, BooleanSupplier isGivenUp) {
       if (!words.get(0).equals("RL.SETTLE")) {
-        return super.send(key, words);
+        return super.send(key, words, isGivenUp);
       }
       sent.incrementAndGet();
       asked.countDown();
-      return comes.thenCompose(now -> super.send(key, words));
+      return comes.thenCompose(now -> super.send(key, words, isGivenUp));
     }
   }
 
@@ -138,8 +167,9 @@ class LeavingTest {
     }
 
     @Override
-    public CompletableFuture<Object> send(String key, List<String> words) {
-      CompletableFuture<Object> reply = super.send(key, words);
+    public CompletableFuture<Object> send(
+        String key, List<String> words, BooleanSupplier isGivenUp) {
+      CompletableFuture<Object> reply = super.send(key, words, isGivenUp);
       catchThrowable(reply::join);
       return reply;
     }
@@ -169,8 +199,9 @@ class LeavingTest {
     Between transport =
         new Between(to) {
           @Override
-          public CompletableFuture<Object> send(String key, List<String> words) {
-            return comes.thenCompose(now -> super.send(key, words));
+          public CompletableFuture<Object> send(
+              String key, List<String> words, BooleanSupplier isGivenUp) {
+            return comes.thenCompose(now -> super.send(key, words, isGivenUp));
           }
         };
     Limiter limiter = on(transport, Duration.ofSeconds(10));

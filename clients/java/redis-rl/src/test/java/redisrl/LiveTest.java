@@ -9,7 +9,10 @@ import io.lettuce.core.RedisClient;
 import io.lettuce.core.RedisURI;
 import java.io.ByteArrayOutputStream;
 import java.io.PrintStream;
+import java.net.ServerSocket;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Path;
+import java.security.KeyStore;
 import java.time.Duration;
 import java.time.ZoneOffset;
 import java.util.ArrayList;
@@ -22,16 +25,24 @@ import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.BooleanSupplier;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import java.util.stream.Stream;
+import javax.net.ssl.KeyManagerFactory;
+import javax.net.ssl.SSLContext;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.Arguments;
 import org.junit.jupiter.params.provider.EnumSource;
 import org.junit.jupiter.params.provider.MethodSource;
+import redis.clients.jedis.DefaultJedisClientConfig;
+import redis.clients.jedis.HostAndPort;
+import redis.clients.jedis.JedisClientConfig;
+import redis.clients.jedis.SslOptions;
 
 /** The limiter on live servers: with the module, with functions and with the script. */
 class LiveTest {
@@ -255,11 +266,12 @@ class LiveTest {
     }
 
     @Override
-    public CompletableFuture<Object> send(String key, List<String> words) {
+    public CompletableFuture<Object> send(
+        String key, List<String> words, BooleanSupplier isGivenUp) {
       if (words.get(0).equals("RL.RELEASE")) {
         released.incrementAndGet();
       }
-      CompletableFuture<Object> reply = super.send(key, words);
+      CompletableFuture<Object> reply = super.send(key, words, isGivenUp);
       return words.get(0).equals("RL.ACQUIRE") && isFirst.getAndSet(false)
           ? comes.thenCompose(now -> reply)
           : reply;
@@ -351,12 +363,52 @@ class LiveTest {
       // No call is under way that could fail.
       Thread.sleep(200);
       if (isFoundBeside) {
-        catchThrowable(() -> transport.send("k", List.of("PING")).join());
+        catchThrowable(() -> transport.send("k", List.of("PING"), () -> false).join());
       }
       eventually(
           () ->
               catchThrowable(() -> limiter.hit("k", Rule.sliding("100/s"))) == null
                   && limiter.mode() == Mode.MODULE);
+    }
+  }
+
+  @Test
+  void aCertificateThatFailsIsAConnectionThatWasNotMade(@TempDir Path folder) throws Exception {
+    String store = folder.resolve("store").toString();
+    String keytool = Path.of(System.getProperty("java.home"), "bin", "keytool").toString();
+    String made = "-genkeypair -keyalg EC -alias a -dname CN=localhost -storepass secret -keystore";
+    List<String> words = new ArrayList<>(List.of(made.split(" ")));
+    words.add(0, keytool);
+    words.add(store);
+    assertThat(new ProcessBuilder(words).redirectErrorStream(true).start().waitFor()).isZero();
+    KeyStore keys = KeyStore.getInstance(Path.of(store).toFile(), "secret".toCharArray());
+    KeyManagerFactory factory = KeyManagerFactory.getInstance("PKIX");
+    factory.init(keys, "secret".toCharArray());
+    SSLContext context = SSLContext.getInstance("TLS");
+    context.init(factory.getKeyManagers(), null, null);
+    try (ServerSocket server = context.getServerSocketFactory().createServerSocket(0)) {
+      Core.thread(
+              () -> {
+                while (!server.isClosed()) {
+                  catchThrowable(() -> server.accept().getInputStream().read());
+                }
+              },
+              "tls")
+          .start();
+      int port = server.getLocalPort();
+      RedisURI uri = RedisURI.create("rediss://localhost:" + port);
+      JedisClientConfig config =
+          DefaultJedisClientConfig.builder().sslOptions(SslOptions.defaults()).build();
+      for (Transport transport :
+          List.of(
+              LettuceTransport.create(uri),
+              JedisTransport.create(new HostAndPort("localhost", port), config))) {
+        try (transport) {
+          assertThatThrownBy(() -> on(transport).build().hit("k", Rule.sliding("5/hour")))
+              .isInstanceOf(UnavailableException.class)
+              .hasMessageContaining("certification path");
+        }
+      }
     }
   }
 
@@ -368,12 +420,16 @@ class LiveTest {
           Command.LIBRARY
               .replaceFirst("-- Version \\d+", "-- Version 1")
               .replaceFirst("VERSION = \\d+", "VERSION = 1");
-      transport.send("k", List.of("FUNCTION", "LOAD", older)).get();
+      transport.send("k", List.of("FUNCTION", "LOAD", older), () -> false).get();
       try (Limiter limiter = on(transport).build()) {
         limiter.hit("k", Rule.sliding("5/s"));
         assertThat(limiter.mode()).isEqualTo(Mode.FUNCTIONS);
         eventually(
-            () -> !transport.send("k", List.of("FCALL", "rl_version", "0")).join().equals(1L));
+            () ->
+                !transport
+                    .send("k", List.of("FCALL", "rl_version", "0"), () -> false)
+                    .join()
+                    .equals(1L));
       }
     }
   }
@@ -383,7 +439,7 @@ class LiveTest {
   void errorsOfTheServerAreToldAndOpenNoBreaker(Way way) throws Exception {
     try (Transport transport = way.to(server);
         Limiter limiter = on(transport).build()) {
-      transport.send("wrong", List.of("SET", "wrong", "x")).get();
+      transport.send("wrong", List.of("SET", "wrong", "x"), () -> false).get();
       assertThatThrownBy(
               () -> limiter.hit("wrong", Rule.lease(1, Duration.ofSeconds(1)).holder("h")))
           .isInstanceOf(ServerException.class)
@@ -398,7 +454,8 @@ class LiveTest {
     Between transport =
         new Between(null) {
           @Override
-          public CompletableFuture<Object> send(String key, List<String> words) {
+          public CompletableFuture<Object> send(
+              String key, List<String> words, BooleanSupplier isGivenUp) {
             CompletableFuture<Object> reply = new CompletableFuture<>();
             if (words.get(0).equals("RL.FIXED") && asked.getAndIncrement() == 0) {
               Core.after(

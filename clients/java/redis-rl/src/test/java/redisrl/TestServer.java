@@ -72,7 +72,7 @@ public final class TestServer implements AutoCloseable {
   /** The reply of a command, as redis-cli would print it. */
   public String run(String... words) {
     try (Transport transport = LettuceTransport.create(uri())) {
-      return String.valueOf(transport.send("", List.of(words)).get());
+      return String.valueOf(transport.send("", List.of(words), () -> false).get());
     } catch (Exception error) {
       throw new IllegalStateException(error);
     }

@@ -41,6 +41,8 @@ func (e *DeniedError) Error() string {
 	return fmt.Sprintf("redisrl: denied: it fits in %v", e.Result.RetryAfter)
 }
 
+var errPanicked = errors.New("the client panicked")
+
 // An unanswered error is of a call that was sent, or may have been, and had no answer: the server may have carried it out.
 type unanswered struct{ error }
 
@@ -93,7 +95,7 @@ func meaningOf(err error, cluster bool) meaning {
 		return gone
 	case errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted):
 		return crowded
-	case errors.Is(err, redis.ErrClosed), strings.HasPrefix(err.Error(), "redis: can't parse"):
+	case errors.Is(err, redis.ErrClosed), errors.Is(err, errPanicked), strings.HasPrefix(err.Error(), "redis: can't parse"):
 		return permanent
 	}
 	return lost

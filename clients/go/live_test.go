@@ -759,6 +759,30 @@ func TestHooksOfTheClient(t *testing.T) {
 	}
 }
 
+// A hook of the client that panics fails the call, as it would in the caller's goroutine, where a server of HTTP recovers.
+func TestHookThatPanics(t *testing.T) {
+	for _, mode := range testserver.Modes {
+		client := newClient(t, testserver.Start(t, mode), 3)
+		var panics atomic.Bool
+		client.AddHook(after(func(name string) {
+			if panics.Load() && strings.Contains("rl.sliding fcall evalsha", name) {
+				panic("a hook")
+			}
+		}))
+		limiter := newLimiter(t, client, Options{})
+		rule := Must(Sliding("9/hour"))
+		hit(t, limiter, "k", rule)
+		panics.Store(true)
+		if _, err := limiter.Hit(ctx, "k", rule); err == nil || errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "a hook") {
+			t.Errorf("%s: %v", mode, err)
+		}
+		panics.Store(false)
+		if result := hit(t, limiter, "k", rule); result.Used != 3 {
+			t.Errorf("%s: %+v", mode, result)
+		}
+	}
+}
+
 func TestOtherKindsOfClient(t *testing.T) {
 	address := testserver.Start(t, "module")
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": address, "b": testserver.Start(t, "module")}})

@@ -223,7 +223,7 @@ func (l *Limiter) await(ctx context.Context, key string, rule Rule, until time.T
 			case <-timer.C:
 				return result, ends, nil
 			case <-ctx.Done():
-				go l.giveBack(rules, result)
+				l.giveBack(rules, result)
 				return nil, ends, ended(ctx)
 			}
 		case err == nil && (result.RetryAfter == Never || left <= 0 || !isLease && result.RetryAfter > left):

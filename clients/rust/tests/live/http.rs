@@ -666,9 +666,11 @@ async fn a_request_of_grpc_is_answered_as_one() {
     let limited = serve(hello().layer(layer(&server.limiter().await, &sliding("1/minute")))).await;
     let closed = RateLimitLayer::new(gone, sliding("1/minute"), by_api_key).when_unavailable(WhenUnavailable::Closed);
     let closed = serve(hello().layer(closed)).await;
-    let grpc = async |address, key| {
-        let response = ask(address, "/", &[("content-type", "application/grpc+proto"), ("x-api-key", key)]).await;
-        let is_grpc = response.header("content-type").as_deref() == Some("application/grpc");
+    let grpc = async |address, key: &str| {
+        let sent = ["application/grpc+proto", "application/grpc-web"][key.len() % 2];
+        let response = ask(address, "/", &[("content-type", sent), ("x-api-key", key)]).await;
+        // That of gRPC-Web is another one, and its clients take no other.
+        let is_grpc = response.header("content-type").as_deref() == Some(sent);
         (response.status, is_grpc, response.header("grpc-status"), response.header("retry-after"))
     };
     let status = |code: &str| Some(code.to_owned());

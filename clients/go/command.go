@@ -240,7 +240,7 @@ func (c command) sent(mode Mode, whole, readOnly bool) ([]any, int8) {
 // A once is a command that go-redis does not send again, whatever the client's MaxRetries: the call may have been counted.
 type once struct{ *redis.Cmd }
 
-func (once) NoRetry() bool { return true }
+func (*once) NoRetry() bool { return true }
 
 // randomName is a holder that is nobody else's.
 func randomName() string {

@@ -358,7 +358,7 @@ func (c *core) failed(n *node, server *redis.Client, key string, why error) {
 		go func() {
 			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
-			_ = process(ctx, checking, once{redis.NewCmd(ctx, "PING")})
+			_ = process(ctx, checking, &once{redis.NewCmd(ctx, "PING")})
 		}()
 	}
 }
@@ -403,7 +403,7 @@ func (c *core) decide(ctx context.Context, n *node, server *redis.Client, comman
 }
 
 func (c *core) send(ctx context.Context, words []any, first int8) (any, error) {
-	cmd := once{redis.NewCmd(ctx, words...)}
+	cmd := &once{redis.NewCmd(ctx, words...)}
 	cmd.SetFirstKeyPos(first)
 	// Otherwise a cluster is asked first for what it knows of the command, under a lock and a time-out of its own.
 	cmd.SetStepCount(1)

@@ -10,11 +10,13 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/redis/go-redis/v9"
 	"redis-rl.example/clients/go/internal/testserver"
@@ -753,6 +755,26 @@ func TestHooksOfTheClient(t *testing.T) {
 	must(limiter.Hit(context.WithValue(ctx, contextKey{}, "span"), "k", Must(Sliding("1/s"))))
 	if value, ok := commands.Load("rl.sliding"); !ok || value != "span" {
 		t.Errorf("the hook saw %v", value)
+	}
+}
+
+// What stands in for a server, such as redismock, writes the answer into the command.
+func TestCommandOfAMock(t *testing.T) {
+	client := newClient(t, testserver.Start(t, "module"), 3)
+	client.AddHook(mocked{})
+	limiter := newLimiter(t, client, Options{Mode: Script})
+	if given, err := limiter.Reset(ctx, "k"); err != nil || given != 7 {
+		t.Error(given, err)
+	}
+}
+
+type mocked struct{ seen }
+
+func (mocked) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(_ context.Context, cmd redis.Cmder) error {
+		value := reflect.ValueOf(cmd).Elem().FieldByName("val")
+		reflect.NewAt(value.Type(), unsafe.Pointer(value.UnsafeAddr())).Elem().Set(reflect.ValueOf(int64(7)))
+		return nil
 	}
 }
 

@@ -175,7 +175,7 @@ func (c *core) in(ctx context.Context, mode Mode, n *node, server *redis.Client,
 		if reply, err = send(false); c.lacks(err) && c.cluster != nil {
 			// While its slot moves, the key may be with another node.
 			_ = c.cluster.ForEachMaster(ctx, func(ctx context.Context, server *redis.Client) error {
-				return process(ctx, server, once{redis.NewCmd(ctx, "FUNCTION", "LOAD", library)})
+				return process(ctx, server, &once{redis.NewCmd(ctx, "FUNCTION", "LOAD", library)})
 			})
 			return send(false)
 		}
@@ -204,7 +204,7 @@ func (c *core) load(ctx context.Context, known *serverMode, server *redis.Client
 		return
 	}
 	// Refused where another process was faster, or where it may not be loaded. The call itself says which.
-	if err := process(ctx, server, once{redis.NewCmd(ctx, "FUNCTION", "LOAD", library)}); err != nil {
+	if err := process(ctx, server, &once{redis.NewCmd(ctx, "FUNCTION", "LOAD", library)}); err != nil {
 		c.modes.log.Debug("the function library was not loaded", "limiter", c.modes.name, "error", err)
 	}
 	known.loads.Add(1)

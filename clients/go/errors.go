@@ -78,7 +78,7 @@ const (
 	tryAgain                  // Nothing was counted, and the call is sent again.
 	missing                   // The server does not have what the mode needs.
 	crowded                   // This process had no connection for the call, which was not sent.
-	gone                      // The caller has gone.
+	gone                      // The caller has gone, or its hook panicked, which says nothing of the server.
 )
 
 var refusals = map[string]bool{
@@ -91,11 +91,11 @@ func meaningOf(err error, cluster bool) meaning {
 	switch {
 	case errors.As(err, &reply):
 		return meaningOfLine(reply.Error(), cluster)
-	case errors.Is(err, context.Canceled):
+	case errors.Is(err, context.Canceled), errors.Is(err, errPanicked):
 		return gone
 	case errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted):
 		return crowded
-	case errors.Is(err, redis.ErrClosed), errors.Is(err, errPanicked), strings.HasPrefix(err.Error(), "redis: can't parse"):
+	case errors.Is(err, redis.ErrClosed), strings.HasPrefix(err.Error(), "redis: can't parse"):
 		return permanent
 	}
 	return lost

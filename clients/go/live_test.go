@@ -792,6 +792,10 @@ func TestHookThatPanics(t *testing.T) {
 		rule := Must(Sliding("9/hour"))
 		hit(t, limiter, "k", rule)
 		panics.Store(true)
+		gone := newLimiter(t, client, Options{})
+		if _, err := gone.Hit(ctx, "gone", rule); err == nil || gone.Mode() != Auto {
+			t.Errorf("%s: %v, by %q", mode, err, gone.Mode())
+		}
 		if _, err := limiter.Hit(ctx, "k", rule); err == nil || errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "a hook") {
 			t.Errorf("%s: %v", mode, err)
 		}

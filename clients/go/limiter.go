@@ -14,6 +14,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -37,7 +38,7 @@ type Options struct {
 	Timeout time.Duration
 	Name    string       // What the limiter is called in log lines and events.
 	Logger  *slog.Logger // [slog.Default] unless given.
-	Hook    func(Event)  // Called after every call, in the goroutine of the call.
+	Hook    func(Event)  // Called after every call, in the goroutine of the call. That it panics is logged.
 }
 
 // An Event is a call that has ended.
@@ -411,6 +412,12 @@ func (l *Limiter) count(event Event, began time.Time) {
 	}
 	if l.hook != nil {
 		event.Limiter, event.Took = l.core.name, time.Since(began)
+		// A request does not fail for its metrics, and the process does not end for those of a renewal.
+		defer func() {
+			if cause := recover(); cause != nil {
+				l.core.modes.log.Error("the hook panicked", "limiter", l.core.name, "cause", cause, "stack", string(debug.Stack()))
+			}
+		}()
 		l.hook(event)
 	}
 }

@@ -758,6 +758,23 @@ func TestHooksOfTheClient(t *testing.T) {
 	}
 }
 
+// A request does not fail for its metrics, and the process does not end for those of a renewal.
+func TestHookOfTheLimiterThatPanics(t *testing.T) {
+	calls := make(chan string, 99)
+	limiter := newLimiter(t, newClient(t, testserver.Start(t, "module"), 3), Options{Hook: func(event Event) {
+		calls <- event.Call
+		panic("metrics")
+	}})
+	hit(t, limiter, "k", Must(Sliding("9/hour")))
+	held := must(limiter.Hold(ctx, "lease", Must(Lease(1, time.Second)), 0))
+	for renewals := 0; renewals < 2; {
+		if <-calls == "renew" {
+			renewals++
+		}
+	}
+	held.Release()
+}
+
 // What stands in for a server, such as redismock, writes the answer into the command.
 func TestCommandOfAMock(t *testing.T) {
 	client := newClient(t, testserver.Start(t, "module"), 3)

@@ -874,6 +874,13 @@ func TestKeys(t *testing.T) {
 }
 
 // What a user can meet without having chosen it. What only responses show is in the tests of httplimit.
+func TestProxyAsADualStackSocketNamesIt(t *testing.T) {
+	addresses := must(NewAddresses([]string{"::ffff:10.0.0.1"}, 0))
+	if found := addresses.Of("10.0.0.1:4711", []string{"203.0.113.7"}); found != "203.0.113.7" {
+		t.Error(found)
+	}
+}
+
 func TestDefaults(t *testing.T) {
 	ms := time.Duration.Milliseconds
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})

@@ -248,18 +248,18 @@ type once struct {
 // The key of the values of contexts by which a call hears that a command of it is written.
 type written struct{}
 
-func newOnce(ctx context.Context, words ...any) once {
+func newOnce(ctx context.Context, words ...any) *once {
 	isWritten, isKnown := ctx.Value(written{}).(*atomic.Bool)
 	if !isKnown {
 		isWritten = new(atomic.Bool)
 	}
-	return once{redis.NewCmd(ctx, words...), isWritten}
+	return &once{redis.NewCmd(ctx, words...), isWritten}
 }
 
-func (once) NoRetry() bool { return true }
+func (*once) NoRetry() bool { return true }
 
 // Args is what go-redis writes, when there is a connection. (A hook may ask for them before.)
-func (o once) Args() []any {
+func (o *once) Args() []any {
 	o.isWritten.Store(true)
 	return o.Cmd.Args()
 }

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"runtime"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -365,13 +366,13 @@ func (c *core) failed(n *node, server *redis.Client, key string, why error) {
 		return
 	}
 	// Connections that are idle may be as dead. Those that do not answer are closed, so that calls find new ones.
-	// The derived client has the same pool, and no hooks: these are no calls of anybody.
+	// The derived client has the same pool, and the same hooks.
 	checking := server.WithTimeout(patience)
 	for range server.PoolStats().IdleConns {
 		go func() {
 			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
-			_ = checking.Process(ctx, newOnce(ctx, "PING"))
+			_ = process(ctx, checking, newOnce(ctx, "PING"))
 		}()
 	}
 }
@@ -420,8 +421,23 @@ func (c *core) send(ctx context.Context, words []any, first int8) (any, error) {
 	cmd.SetFirstKeyPos(first)
 	// Otherwise a cluster is asked first for what it knows of the command, under a lock and a time-out of its own.
 	cmd.SetStepCount(1)
-	if err := c.client.Process(ctx, cmd); err != nil && !errors.Is(err, redis.Nil) {
+	if err := process(ctx, c.client, cmd); err != nil && !errors.Is(err, redis.Nil) {
 		return nil, err
 	}
 	return cmd.Val(), nil
+}
+
+// process has a client carry out a command, in a goroutine of this package. Where a hook of the client panics, nobody else could
+// recover, as a server of HTTP does for its handlers, and the process would end.
+func process(ctx context.Context, client processor, cmd redis.Cmder) (err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = unanswered{fmt.Errorf("%w: %v\n%s", errPanicked, cause, debug.Stack())}
+		}
+	}()
+	return client.Process(ctx, cmd)
+}
+
+type processor interface {
+	Process(ctx context.Context, cmd redis.Cmder) error
 }

@@ -41,6 +41,8 @@ func (e *DeniedError) Error() string {
 	return fmt.Sprintf("redisrl: denied: it fits in %v", e.Result.RetryAfter)
 }
 
+var errPanicked = errors.New("the client panicked")
+
 // An unanswered error is of a call that was sent, or may have been, and had no answer: the server may have carried it out.
 type unanswered struct{ error }
 
@@ -76,7 +78,7 @@ const (
 	tryAgain                  // Nothing was counted, and the call is sent again.
 	missing                   // The server does not have what the mode needs.
 	crowded                   // This process had no connection for the call, which was not sent.
-	gone                      // The caller has gone.
+	gone                      // The caller has gone, or its hook panicked, which says nothing of the server.
 )
 
 var refusals = map[string]bool{
@@ -89,7 +91,7 @@ func meaningOf(err error, cluster bool) meaning {
 	switch {
 	case errors.As(err, &reply):
 		return meaningOfLine(reply.Error(), cluster)
-	case errors.Is(err, context.Canceled):
+	case errors.Is(err, context.Canceled), errors.Is(err, errPanicked):
 		return gone
 	case errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted):
 		return crowded

@@ -115,6 +115,7 @@ type Limit struct {
 // A Decision is a guard's answer, with what is held for the request.
 type Decision struct {
 	*Result
+	Keys []string // At which the request was decided, one for each limit: for [Limiter.Refund].
 	held []*Held
 }
 
@@ -165,7 +166,7 @@ func (g *Guard) Decide(ctx context.Context, limits ...Limit) (*Decision, error) 
 		}
 		g.limiter.count(Event{Call: call, Keys: keysOf(rules), Result: result}, began)
 	}
-	decision := &Decision{Result: result}
+	decision := &Decision{Result: result, Keys: keysOf(rules)}
 	if result.Allowed && result.Source == FromServer {
 		for _, each := range rules {
 			if lease, ok := each.Rule.(LeaseRule); ok {

@@ -48,6 +48,7 @@ func NewAddresses(trusted []string, ipv6Prefix int) (*Addresses, error) {
 	for _, text := range trusted {
 		network, err := netip.ParsePrefix(text)
 		if address, single := netip.ParseAddr(text); single == nil {
+			address = address.Unmap()
 			network, err = netip.PrefixFrom(address, address.BitLen()), nil
 		}
 		if err != nil {

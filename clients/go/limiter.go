@@ -14,6 +14,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -38,7 +39,7 @@ type Options struct {
 	Timeout time.Duration
 	Name    string       // What the limiter is called in log lines and events: "redis-rl" unless given.
 	Logger  *slog.Logger // [slog.Default] unless given.
-	Hook    func(Event)  // Called after every call, in the goroutine of the call.
+	Hook    func(Event)  // Called after every call, in the goroutine of the call. That it panics is logged.
 }
 
 // An Event is a call that has ended.
@@ -227,7 +228,7 @@ func (l *Limiter) await(ctx context.Context, key string, rule Rule, until time.T
 			case <-timer.C:
 				return result, ends, nil
 			case <-ctx.Done():
-				go l.giveBack(rules, result)
+				l.giveBack(rules, result)
 				return nil, ends, ended(ctx)
 			}
 		case err == nil && (result.RetryAfter == Never || left <= 0 || !isLease && result.RetryAfter > left):
@@ -415,6 +416,12 @@ func (l *Limiter) count(event Event, began time.Time) {
 	}
 	if l.hook != nil {
 		event.Limiter, event.Took = l.core.name, time.Since(began)
+		// A request does not fail for its metrics, and the process does not end for those of a renewal.
+		defer func() {
+			if cause := recover(); cause != nil {
+				l.core.modes.log.Error("the hook panicked", "limiter", l.core.name, "cause", cause, "stack", string(debug.Stack()))
+			}
+		}()
 		l.hook(event)
 	}
 }

@@ -13,11 +13,13 @@ import (
 	"log/slog"
 	"net"
 	"net/http/httptest"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/redis/go-redis/v9"
 	"redis-rl.example/clients/go/internal/testserver"
@@ -483,13 +485,10 @@ func TestTurns(t *testing.T) {
 			if _, err := limiter.Wait(leaving, name, rule); !errors.Is(err, context.Canceled) {
 				t.Errorf("%s: %v", name, err)
 			}
-			testserver.Until(t, "the turn is given back", func() bool {
-				result := must(limiter.Turn(ctx, name, rule, time.Hour))
-				if result.Allowed {
-					must(limiter.Refund(ctx, name, rule, result.At))
-				}
-				return result.Allowed
-			})
+			// Before Wait has returned: the program may end.
+			if freed := must(limiter.Turn(ctx, name, rule, time.Hour)); !freed.Allowed {
+				t.Errorf("%s: %+v", name, freed)
+			}
 			if stats := limiter.Stats(); stats.Allowed == 0 {
 				t.Errorf("%+v", stats)
 			}
@@ -808,6 +807,71 @@ func TestHooksOfTheClient(t *testing.T) {
 	must(limiter.Hit(context.WithValue(ctx, contextKey{}, "span"), "k", Must(Sliding("1/s"))))
 	if value, ok := commands.Load("rl.sliding"); !ok || value != "span" {
 		t.Errorf("the hook saw %v", value)
+	}
+}
+
+// A request does not fail for its metrics, and the process does not end for those of a renewal.
+func TestHookOfTheLimiterThatPanics(t *testing.T) {
+	calls := make(chan string, 99)
+	limiter := newLimiter(t, newClient(t, testserver.Start(t, "module"), 3), Options{Hook: func(event Event) {
+		calls <- event.Call
+		panic("metrics")
+	}})
+	hit(t, limiter, "k", Must(Sliding("9/hour")))
+	held := must(limiter.Hold(ctx, "lease", Must(Lease(1, time.Second)), 0))
+	for renewals := 0; renewals < 2; {
+		if <-calls == "renew" {
+			renewals++
+		}
+	}
+	held.Release()
+}
+
+// What stands in for a server, such as redismock, writes the answer into the command.
+func TestCommandOfAMock(t *testing.T) {
+	client := newClient(t, testserver.Start(t, "module"), 3)
+	client.AddHook(mocked{})
+	limiter := newLimiter(t, client, Options{Mode: Script})
+	if given, err := limiter.Reset(ctx, "k"); err != nil || given != 7 {
+		t.Error(given, err)
+	}
+}
+
+type mocked struct{ seen }
+
+func (mocked) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(_ context.Context, cmd redis.Cmder) error {
+		value := reflect.ValueOf(cmd).Elem().FieldByName("val")
+		reflect.NewAt(value.Type(), unsafe.Pointer(value.UnsafeAddr())).Elem().Set(reflect.ValueOf(int64(7)))
+		return nil
+	}
+}
+
+// A hook of the client that panics fails the call, as it would in the caller's goroutine, where a server of HTTP recovers.
+func TestHookThatPanics(t *testing.T) {
+	for _, mode := range testserver.Modes {
+		client := newClient(t, testserver.Start(t, mode), 3)
+		var panics atomic.Bool
+		client.AddHook(after(func(name string) {
+			if panics.Load() && strings.Contains("rl.sliding fcall evalsha", name) {
+				panic("a hook")
+			}
+		}))
+		limiter := newLimiter(t, client, Options{})
+		rule := Must(Sliding("9/hour"))
+		hit(t, limiter, "k", rule)
+		panics.Store(true)
+		gone := newLimiter(t, client, Options{})
+		if _, err := gone.Hit(ctx, "gone", rule); err == nil || gone.Mode() != Auto {
+			t.Errorf("%s: %v, by %q", mode, err, gone.Mode())
+		}
+		if _, err := limiter.Hit(ctx, "k", rule); err == nil || errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "a hook") {
+			t.Errorf("%s: %v", mode, err)
+		}
+		panics.Store(false)
+		if result := hit(t, limiter, "k", rule); result.Used != 3 {
+			t.Errorf("%s: %+v", mode, result)
+		}
 	}
 }
 

@@ -175,7 +175,7 @@ func (c *core) in(ctx context.Context, mode Mode, n *node, server *redis.Client,
 		if reply, err = send(false); c.lacks(err) && c.cluster != nil {
 			// While its slot moves, the key may be with another node.
 			_ = c.cluster.ForEachMaster(ctx, func(ctx context.Context, server *redis.Client) error {
-				return server.Process(ctx, newOnce(ctx, "FUNCTION", "LOAD", library))
+				return process(ctx, server, newOnce(ctx, "FUNCTION", "LOAD", library))
 			})
 			return send(false)
 		}
@@ -204,7 +204,7 @@ func (c *core) load(ctx context.Context, known *serverMode, server *redis.Client
 		return
 	}
 	// Refused where another process was faster, or where it may not be loaded. The call itself says which.
-	if err := server.Process(ctx, newOnce(ctx, "FUNCTION", "LOAD", library)); err != nil {
+	if err := process(ctx, server, newOnce(ctx, "FUNCTION", "LOAD", library)); err != nil {
 		c.modes.log.Debug("the function library was not loaded", "limiter", c.modes.name, "error", err)
 	}
 	known.loads.Add(1)
@@ -218,7 +218,7 @@ func (c *core) replaceOlder(n *node, server *redis.Client) {
 	ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
 	defer cancel()
 	list := redis.NewCmd(ctx, "FUNCTION", "LIST", "LIBRARYNAME", "rl", "WITHCODE")
-	if server.Process(ctx, list) != nil {
+	if process(ctx, server, list) != nil {
 		return
 	}
 	code := fmt.Sprint(list.Val())
@@ -226,7 +226,7 @@ func (c *core) replaceOlder(n *node, server *redis.Client) {
 	if !strings.Contains(code, "redis-rl") || libraryVersion(code) >= libraryVersion(library) {
 		return
 	}
-	if err := server.Process(ctx, redis.NewCmd(ctx, "FUNCTION", "LOAD", "REPLACE", library)); err != nil {
+	if err := process(ctx, server, redis.NewCmd(ctx, "FUNCTION", "LOAD", "REPLACE", library)); err != nil {
 		c.modes.log.Warn("the function library is older, and was not replaced", "limiter", c.modes.name, "server", n.name, "error", err)
 		return
 	}

@@ -23,8 +23,8 @@ type Rate string
 
 // Per is the rate of a limit in a time.
 func Per(limit int64, window time.Duration) Rate {
-	if window%time.Second == 0 {
-		return Rate(fmt.Sprintf("%d/%ds", limit, window/time.Second))
+	if window%time.Millisecond == 0 {
+		return Rate(fmt.Sprintf("%d/%ss", limit, seconds(window.Milliseconds())))
 	}
 	return Rate(fmt.Sprintf("%d/%vms", limit, float64(window)/float64(time.Millisecond)))
 }

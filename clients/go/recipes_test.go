@@ -1,6 +1,8 @@
 package redisrl_test
 
 import (
+	"context"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -25,6 +27,9 @@ type limited struct {
 
 func (l limited) RoundTrip(request *http.Request) (*http.Response, error) {
 	if _, err := l.limiter.Wait(request.Context(), "calls", l.quota); err != nil {
+		if request.Body != nil {
+			_ = request.Body.Close()
+		}
 		return nil, err
 	}
 	return l.next.RoundTrip(request)
@@ -73,6 +78,17 @@ func TestOutboundRecipe(t *testing.T) {
 		}()
 	}
 	all.Wait()
+	// What is not sent is closed, as a transport has to: whoever writes a body would wait for ever.
+	leaving, leave := context.WithCancel(context.Background())
+	leave()
+	body, writer := io.Pipe()
+	request, _ := http.NewRequestWithContext(leaving, http.MethodPost, provider.URL, body)
+	if _, err := (limited{http.DefaultTransport, limiter, redisrl.Must(redisrl.Sliding("5/second"))}).RoundTrip(request); err == nil {
+		t.Error("it was sent")
+	}
+	if _, err := writer.Write([]byte("x")); err == nil {
+		t.Error("the body is open")
+	}
 	if took := calls[len(calls)-1].Sub(calls[0]); len(calls) != 15 || took < 1900*time.Millisecond {
 		t.Fatalf("%d calls in %v", len(calls), took)
 	}

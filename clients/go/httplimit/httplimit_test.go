@@ -201,6 +201,31 @@ func TestMounts(t *testing.T) {
 	}
 }
 
+// A request that has failed may be given back, at the key of its route.
+func TestRefund(t *testing.T) {
+	limiter, err := redisrl.New(redis.NewClient(&redis.Options{Addr: testserver.Start(t, "module")}), redisrl.Options{Timeout: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rule := redisrl.Must(redisrl.Sliding("1/hour"))
+	limit, err := httplimit.New(limiter, httplimit.Options{Rule: rule, GuardOptions: redisrl.GuardOptions{Timeout: 10 * time.Second}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /item/{id}", limit(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		decision := httplimit.From(r.Context())
+		if _, err := limiter.Refund(r.Context(), decision.Keys[0], rule, decision.At); err != nil {
+			t.Error(err)
+		}
+	})))
+	for range 3 {
+		if response := get(mux, "/item/7", client); response.StatusCode != 200 {
+			t.Error(response.StatusCode)
+		}
+	}
+}
+
 // Other routers say what a request's route is.
 func TestRouteOfARouter(t *testing.T) {
 	limit := limiting(t, testserver.Start(t, "module"), httplimit.Options{

@@ -405,13 +405,13 @@ impl Shared {
         if let Some(response) = self.on_refused.as_ref().and_then(|make| make(refusal)) {
             return response;
         }
-        let content_type = refusal.request.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
-        if !content_type.is_some_and(|content_type| content_type.starts_with(b"application/grpc")) {
+        let content_type = refusal.request.headers.get(CONTENT_TYPE);
+        let Some(of_grpc) = content_type.filter(|value| value.as_bytes().starts_with(b"application/grpc")) else {
             let mut response = Response::new(problem);
             *response.status_mut() = refusal.status;
             response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM));
             return response;
-        }
+        };
         // RESOURCE_EXHAUSTED, PERMISSION_DENIED, UNAVAILABLE, INTERNAL
         let code = match refusal.status {
             DENIED => "8",
@@ -421,7 +421,7 @@ impl Shared {
         };
         let mut response = Response::new(String::new());
         let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        headers.insert(CONTENT_TYPE, of_grpc.clone());
         headers.insert(HeaderName::from_static("grpc-status"), HeaderValue::from_static(code));
         headers.insert(HeaderName::from_static("grpc-message"), HeaderValue::from_static(message));
         response

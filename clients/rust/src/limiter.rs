@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 use std::io::ErrorKind::TimedOut;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -414,7 +415,11 @@ impl Limiter {
         stats.lock().unwrap_or_else(PoisonError::into_inner).count(outcome);
         if let Some(hook) = &options.hook {
             let (keys, took) = (keys.collect::<Vec<_>>(), started.elapsed());
-            hook(&Event { limiter: &options.name, call, keys: &keys, outcome, took });
+            let event = Event { limiter: &options.name, call, keys: &keys, outcome, took };
+            // A request does not fail for its metrics, and what it was granted is not lost.
+            if catch_unwind(AssertUnwindSafe(|| hook(&event))).is_err() {
+                tracing::error!(limiter = options.name, "the hook panicked");
+            }
         }
     }
 

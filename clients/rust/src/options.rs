@@ -70,7 +70,7 @@ impl Options {
     }
 
     /// Calls a function with every decision, and with every error in place of one: for metrics. It runs within the call,
-    /// and must not block.
+    /// and must not block. A panic in it is logged, and changes nothing.
     #[must_use]
     pub fn hook(mut self, hook: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
         self.hook = Some(Arc::new(hook));

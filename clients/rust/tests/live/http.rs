@@ -290,7 +290,7 @@ async fn what_is_nested_as_a_service_has_its_template_inside() {
     let limits = || {
         let checks = |request: &Parts| {
             let route = request.extensions.get::<MatchedPath>().map_or("none", MatchedPath::as_str);
-            vec![Check::new(sliding("9/minute").name(route).unwrap(), by_api_key(request))]
+            vec![(sliding("9/minute").name(route).unwrap(), by_api_key(request))]
         };
         RateLimitLayer::per_request(limiter.clone(), checks).timeout(Duration::from_secs(60))
     };
@@ -692,9 +692,11 @@ async fn a_request_of_grpc_is_answered_as_one() {
     let limited = serve(hello().layer(layer(&server.limiter().await, &sliding("1/minute")))).await;
     let closed = RateLimitLayer::new(gone, sliding("1/minute"), by_api_key).when_unavailable(WhenUnavailable::Closed);
     let closed = serve(hello().layer(closed)).await;
-    let grpc = async |address, key| {
-        let response = ask(address, "/", &[("content-type", "application/grpc+proto"), ("x-api-key", key)]).await;
-        let is_grpc = response.header("content-type").as_deref() == Some("application/grpc");
+    let grpc = async |address, key: &str| {
+        let sent = ["application/grpc+proto", "application/grpc-web"][key.len() % 2];
+        let response = ask(address, "/", &[("content-type", sent), ("x-api-key", key)]).await;
+        // That of gRPC-Web is another one, and its clients take no other.
+        let is_grpc = response.header("content-type").as_deref() == Some(sent);
         (response.status, is_grpc, response.header("grpc-status"), response.header("retry-after"))
     };
     let status = |code: &str| Some(code.to_owned());

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redis_rl_client::Rule;
+use redis_rl_client::{Options, Rule};
 
 use crate::support::{Has, Server, T0, until};
 
@@ -30,6 +30,16 @@ async fn no_more_are_held_than_the_limit() {
         drop(held);
         until("what was dropped is given back", || async { server.run::<u64>("ZCARD busy").await == 0 }).await;
     }
+}
+
+/// A request does not fail for its metrics, and the place that it was given is held.
+#[tokio::test]
+async fn a_hook_that_panics_changes_nothing() {
+    let server = Server::start(Has::Module).await;
+    let limiter = server.limiter_with(Options::default().hook(|_| panic!("metrics"))).await;
+    let rule = Rule::lease(1, Duration::from_secs(600)).unwrap();
+    let held = limiter.hold("busy", &rule, Duration::ZERO).await.unwrap().unwrap();
+    assert!(held.release().await);
 }
 
 #[tokio::test]

@@ -44,15 +44,21 @@ export const rateLimitPlugin: FastifyPluginCallback<PluginOptions> = Object.assi
       const hooks = [route.onRequest ?? []].flat();
       if (own !== undefined && own !== false) {
         const { limits, ...more } = typeof own === "object" && "limits" in own ? own : { limits: own };
-        hooks.push(rateLimit(limiter, limits, { ...options, ...more }));
+        const limit = rateLimit(limiter, limits, { ...options, ...more });
+        ofRoutes.add(limit);
+        hooks.push(limit);
       } else if (own === undefined && ofAll) hooks.push(ofAll);
-      route.onRequest = hooks;
+      // Of plugins within each other the innermost limits what has limits of its own.
+      route.onRequest = hooks.filter((hook) => hook === hooks.at(-1) || !ofRoutes.has(hook));
     });
     done();
   },
   // It is for the application that registers it, and not for a part of its own.
   { [Symbol.for("skip-override")]: true, [Symbol.for("fastify.display-name")]: "redis-rl" },
 );
+
+/** The hooks of what has limits of its own. */
+const ofRoutes = new WeakSet<object>();
 
 /**
  * A hook `onRequest`, of a route or of all.

@@ -408,7 +408,13 @@ class Ioredis extends Derived<IoredisClient> {
   }
 
   protected derive(): IoredisClient {
-    const plain = { keyPrefix: "", enableAutoPipelining: false, stringNumbers: false, commandTimeout: undefined };
+    const plain = {
+      keyPrefix: "",
+      enableAutoPipelining: false,
+      stringNumbers: false,
+      commandTimeout: undefined,
+      socketTimeout: undefined,
+    };
     const duplicate = this.client.duplicate as NonNullable<IoredisClient["duplicate"]>;
     if (!this.cluster) {
       return duplicate.call(this.client, {

@@ -367,6 +367,20 @@ describe("features", () => {
       await eventually("all are closed", async () => (await connections()) === before);
     });
 
+    test(`${kind.name}: time-outs of the user's own that are shorter than the limiter's end no call of it`, async (t) => {
+      const { client, close } = await kind.open(server.port, { commandTimeout: 50, socketTimeout: 50 } as object);
+      t.after(close);
+      const limiter = new Limiter(client, { timeout: 10_000 });
+      await limiter.hit("own", sliding("5/minute"));
+      server.pause();
+      const late = limiter.hit("own", sliding("5/minute"));
+      late.catch(() => {});
+      await sleep(200);
+      server.resume();
+      assert.equal((await late).used, 2);
+      await limiter.reset("own");
+    });
+
     test(`${kind.name}: a queue that is short for the user's own calls is no limit of ours`, async (t) => {
       const { client, close } = await kind.open(server.port, { commandsQueueMaxLength: 4 } as object);
       t.after(close);

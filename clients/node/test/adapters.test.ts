@@ -242,6 +242,18 @@ describe("adapters", () => {
     assert.equal((await open.consume("one")).remainingPoints, 5);
   });
 
+  test("a limit of 0 counts all requests, as express-slow-down needs it, and lets none through", async (t) => {
+    await fresh();
+    const store = expressRateLimitStore(limiter, patient);
+    store.init({ windowMs: HOUR, limit: 0 });
+    const hits = [];
+    for (let i = 0; i < 3; i++) hits.push((await store.increment("one")).totalHits);
+    assert.deepEqual(hits, [1, 2, 3]);
+    assert.equal((await store.get("one"))?.totalHits, 3);
+    const url = await listen(t, one({ limit: 0 }));
+    assert.deepEqual(await statuses([url, url]), [429, 429]);
+  });
+
   test("names part limits that are the same, and an identifier is a name", async (t) => {
     await fresh();
     const app = express();

@@ -91,7 +91,7 @@ class HitStore {
     this.#passes = settings.passOnStoreError ?? false;
     const { limit: limitOf, name } = this.#options;
     // That of express-slow-down is 0: it counts, and decides by itself.
-    const isKnown = typeof limit === "number" && limit > 0;
+    const isKnown = typeof limit === "number" && limit !== 0;
     // The middleware calls its function after the store has counted. A counter takes denials in one small number, a
     // sliding log would grow with each.
     const algorithm = isKnown || limitOf ? (this.#options.algorithm ?? "sliding") : "fixed";

@@ -408,13 +408,8 @@ class Ioredis extends Derived<IoredisClient> {
   }
 
   protected derive(): IoredisClient {
-    const plain = {
-      keyPrefix: "",
-      enableAutoPipelining: false,
-      stringNumbers: false,
-      commandTimeout: undefined,
-      socketTimeout: undefined,
-    };
+    const timeouts = { commandTimeout: undefined, socketTimeout: undefined };
+    const plain = { keyPrefix: "", enableAutoPipelining: false, stringNumbers: false, ...timeouts };
     const duplicate = this.client.duplicate as NonNullable<IoredisClient["duplicate"]>;
     if (!this.cluster) {
       return duplicate.call(this.client, {

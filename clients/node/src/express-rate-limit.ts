@@ -33,8 +33,7 @@ export interface HitStoreOptions extends StoreOptions {
 
 export interface HitStoreSettings {
   readonly windowMs: number;
-  // biome-ignore lint/suspicious/noExplicitAny: the functions of the two frameworks take different arguments.
-  readonly limit: number | ((...args: any[]) => unknown);
+  readonly limit: unknown;
   readonly skipFailedRequests?: boolean | undefined;
   readonly skipSuccessfulRequests?: boolean | undefined;
   /** Whether express-rate-limit lets requests through after an error of the store. */

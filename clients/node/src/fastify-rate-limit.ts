@@ -83,9 +83,8 @@ export function fastifyRateLimitStore(limiter: Limiter, options: StoreOptions = 
     /** A denial is a count above the limit; a peek counts no request, so it is not a denial. */
     async #told(key: string, timeWindow: number, max: number, how: Asking): Promise<{ current: number; ttl: number }> {
       const { continueExceeding = false, ban = -1, groupId } = this.#settings;
-      if (!identified(key === groupId ? "" : key, withoutIdentity)) {
-        return { current: how.peek ? 0 : 1, ttl: timeWindow };
-      }
+      const identity = key === groupId ? "" : key;
+      if (!identified(identity, withoutIdentity)) return { current: how.peek ? 0 : 1, ttl: timeWindow };
       // The plugin bans a key that exceeds the limit by more than `ban`, so denials have to be counted up to there.
       const counts = algorithm === "sliding" && !continueExceeding && ban >= 0 ? max + ban + 1 : max;
       const rule = ruleOf(continueExceeding ? "sliding" : algorithm, counts, timeWindow, continueExceeding);

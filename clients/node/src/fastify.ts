@@ -40,16 +40,14 @@ export const rateLimitPlugin: FastifyPluginCallback<PluginOptions> = Object.assi
   (app: FastifyInstance, { limiter, limits, ...options }: PluginOptions, done: () => void) => {
     const ofAll = limits && hook(limiter, limits, options, () => undefined);
     app.addHook("onRoute", (route) => {
-      const own = route.config?.rateLimit;
+      const own = limited.has(route) ? false : route.config?.rateLimit;
       const hooks = [route.onRequest ?? []].flat();
       if (own !== undefined && own !== false) {
         const { limits, ...more } = typeof own === "object" && "limits" in own ? own : { limits: own };
-        const limit = rateLimit(limiter, limits, { ...options, ...more });
-        ofRoutes.add(limit);
-        hooks.push(limit);
+        hooks.push(rateLimit(limiter, limits, { ...options, ...more }));
+        limited.add(route);
       } else if (own === undefined && ofAll) hooks.push(ofAll);
-      // Of plugins within each other the innermost limits what has limits of its own.
-      route.onRequest = hooks.filter((hook) => hook === hooks.at(-1) || !ofRoutes.has(hook));
+      route.onRequest = hooks;
     });
     done();
   },
@@ -57,8 +55,8 @@ export const rateLimitPlugin: FastifyPluginCallback<PluginOptions> = Object.assi
   { [Symbol.for("skip-override")]: true, [Symbol.for("fastify.display-name")]: "redis-rl" },
 );
 
-/** The hooks of what has limits of its own. */
-const ofRoutes = new WeakSet<object>();
+/** Routes whose own limits a plugin has seen to, within which another one may be. */
+const limited = new WeakSet<object>();
 
 /**
  * A hook `onRequest`, of a route or of all.

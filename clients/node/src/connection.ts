@@ -237,7 +237,7 @@ interface NodeRedisClient extends NodeRedisLike {
   readonly isReady?: boolean;
   readonly options?: { readonly keyPrefix?: string; readonly socket?: object };
   /** Of a cluster, in the types of all versions. */
-  readonly _options?: { readonly rootNodes?: readonly { readonly socket?: object }[] };
+  readonly _options?: { readonly rootNodes?: readonly { readonly socket?: object }[]; readonly defaults?: object };
   readonly slots?: readonly { readonly master?: { readonly address?: string } }[];
   on?(event: string, listener: (error: unknown) => void): void;
   duplicate?(overrides: object): NodeRedisClient;
@@ -304,9 +304,12 @@ class NodeRedis extends Derived<NodeRedisClient> {
       ...node,
       socket: { ...node.socket, socketTimeout: SEED_SILENT_MS },
     }));
+    // A crowd of calls, each of which has its deadline, may be longer than the queue of the user's own.
+    const unbounded = { commandsQueueMaxLength: undefined };
+    const defaults = { ...this.client._options?.defaults, ...unbounded };
     const overrides = this.cluster
-      ? { minimizeConnections: true, ...(seeds && { rootNodes: seeds }) }
-      : { socket: { ...options?.socket, reconnectStrategy: false }, disableOfflineQueue: true };
+      ? { minimizeConnections: true, defaults, ...(seeds && { rootNodes: seeds }) }
+      : { ...unbounded, socket: { ...options?.socket, reconnectStrategy: false }, disableOfflineQueue: true };
     const own = duplicate.call(this.client, overrides);
     this.#watch(own);
     return own;
@@ -423,7 +426,8 @@ class Ioredis extends Derived<IoredisClient> {
   }
 
   protected derive(): IoredisClient {
-    const plain = { keyPrefix: "", enableAutoPipelining: false, stringNumbers: false, commandTimeout: undefined };
+    const timeouts = { commandTimeout: undefined, socketTimeout: undefined };
+    const plain = { keyPrefix: "", enableAutoPipelining: false, stringNumbers: false, ...timeouts };
     const duplicate = this.client.duplicate as NonNullable<IoredisClient["duplicate"]>;
     if (!this.cluster) {
       return duplicate.call(this.client, {

@@ -33,8 +33,7 @@ export interface HitStoreOptions extends StoreOptions {
 
 export interface HitStoreSettings {
   readonly windowMs: number;
-  // biome-ignore lint/suspicious/noExplicitAny: the functions of the two frameworks take different arguments.
-  readonly limit: number | ((...args: any[]) => unknown);
+  readonly limit: unknown;
   readonly skipFailedRequests?: boolean | undefined;
   readonly skipSuccessfulRequests?: boolean | undefined;
   /** Whether express-rate-limit lets requests through after an error of the store. */
@@ -90,7 +89,8 @@ class HitStore {
   init({ windowMs, limit, identifier, ...settings }: HitStoreSettings): void {
     this.#passes = settings.passOnStoreError ?? false;
     const { limit: limitOf, name } = this.#options;
-    const isKnown = typeof limit === "number";
+    // That of express-slow-down is 0: it counts, and decides by itself.
+    const isKnown = typeof limit === "number" && limit !== 0;
     // The middleware calls its function after the store has counted. A counter takes denials in one small number, a
     // sliding log would grow with each.
     const algorithm = isKnown || limitOf ? (this.#options.algorithm ?? "sliding") : "fixed";

@@ -15,6 +15,8 @@ export interface FastifySettings {
   readonly ban?: number;
   /** Whether the plugin lets requests through after an error of the store. */
   readonly skipOnError?: boolean;
+  /** The routes of one group are one limit: the plugin adds its name to their keys. */
+  readonly groupId?: string;
   readonly routeInfo?: { readonly method?: string | readonly string[]; readonly url?: string };
 }
 
@@ -42,7 +44,7 @@ export function fastifyRateLimitStore(limiter: Limiter, options: StoreOptions = 
   const how = asking(limiter, options, "the store", ["algorithm", "name"]);
   return class Store implements FastifyRateLimitStore {
     readonly #settings: FastifySettings;
-    /** The limit's name, and the route that the settings are of. */
+    /** The limit's name, and the route or the group of routes that the settings are of. */
     readonly #named: string;
     readonly #asking: Asking;
 
@@ -53,7 +55,7 @@ export function fastifyRateLimitStore(limiter: Limiter, options: StoreOptions = 
       this.#asking = (settings.ban ?? -1) >= 0 ? { ...how, denyCache: false } : how;
       const { method = "", url } = settings.routeInfo ?? {};
       const route = url === undefined ? "" : `${String(method)}${url}`;
-      this.#named = [name, route].filter(Boolean).join(" ");
+      this.#named = [name, settings.groupId || route].filter(Boolean).join(" ");
     }
 
     incr(key: string, callback: FastifyCallback, timeWindow = 0, max = 0): void {
@@ -80,8 +82,9 @@ export function fastifyRateLimitStore(limiter: Limiter, options: StoreOptions = 
 
     /** A denial is a count above the limit; a peek counts no request, so it is not a denial. */
     async #told(key: string, timeWindow: number, max: number, how: Asking): Promise<{ current: number; ttl: number }> {
-      if (!identified(key, withoutIdentity)) return { current: how.peek ? 0 : 1, ttl: timeWindow };
-      const { continueExceeding = false, ban = -1 } = this.#settings;
+      const { continueExceeding = false, ban = -1, groupId } = this.#settings;
+      const identity = key === groupId ? "" : key;
+      if (!identified(identity, withoutIdentity)) return { current: how.peek ? 0 : 1, ttl: timeWindow };
       // The plugin bans a key that exceeds the limit by more than `ban`, so denials have to be counted up to there.
       const counts = algorithm === "sliding" && !continueExceeding && ban >= 0 ? max + ban + 1 : max;
       const rule = ruleOf(continueExceeding ? "sliding" : algorithm, counts, timeWindow, continueExceeding);

@@ -40,11 +40,12 @@ export const rateLimitPlugin: FastifyPluginCallback<PluginOptions> = Object.assi
   (app: FastifyInstance, { limiter, limits, ...options }: PluginOptions, done: () => void) => {
     const ofAll = limits && hook(limiter, limits, options, () => undefined);
     app.addHook("onRoute", (route) => {
-      const own = route.config?.rateLimit;
+      const own = limited.has(route) ? false : route.config?.rateLimit;
       const hooks = [route.onRequest ?? []].flat();
       if (own !== undefined && own !== false) {
         const { limits, ...more } = typeof own === "object" && "limits" in own ? own : { limits: own };
         hooks.push(rateLimit(limiter, limits, { ...options, ...more }));
+        limited.add(route);
       } else if (own === undefined && ofAll) hooks.push(ofAll);
       route.onRequest = hooks;
     });
@@ -53,6 +54,9 @@ export const rateLimitPlugin: FastifyPluginCallback<PluginOptions> = Object.assi
   // It is for the application that registers it, and not for a part of its own.
   { [Symbol.for("skip-override")]: true, [Symbol.for("fastify.display-name")]: "redis-rl" },
 );
+
+/** Routes whose own limits a plugin has seen to, within which another one may be. */
+const limited = new WeakSet<object>();
 
 /**
  * A hook `onRequest`, of a route or of all.

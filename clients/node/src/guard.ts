@@ -161,7 +161,7 @@ type Outgoing = ServerResponse & { readonly stream?: { readonly destroyed: boole
 function over(response: Outgoing, end: () => void, request: Incoming | undefined): void {
   // Of HTTP/2 the stream says it. What stands in for the response of a WebSocket has no socket of its own, and is never sent.
   const what = (response.stream || response.socket ? undefined : request?.socket) ?? response;
-  if (response.stream?.destroyed ?? what.destroyed) end();
+  if (response.writableEnded || (response.stream?.destroyed ?? what.destroyed)) end();
   else what.once?.("close", end);
 }
 
@@ -170,7 +170,7 @@ function over(response: Outgoing, end: () => void, request: Incoming | undefined
  * been read, it has none, or the client has left.
  */
 export async function responded<A>(
-  { signal }: Request,
+  { signal, method }: Request,
   { refusal, onDenied, headers, end }: Admission<(asked: A) => Response | Promise<Response>>,
   asked: A,
   application: () => Promise<Response>,
@@ -189,7 +189,8 @@ export async function responded<A>(
       return response;
     }
     let { body } = response;
-    if (end && body) {
+    // That of a HEAD is not read.
+    if (end && body && method !== "HEAD") {
       const { readable, writable } = new TransformStream();
       body.pipeTo(writable).then(end, end);
       body = readable;

@@ -100,7 +100,8 @@ function compress(address: string): string {
  * They are compared by number, since parts may have been decoded on the way.
  */
 export function mountedAt(url: string, path: string): string {
-  const { pathname } = new URL(url.startsWith("/") ? `http://host${url}` : url);
+  // The host and the port of a whole URL may be what no URL has.
+  const { pathname } = new URL(url.replace(/^(?:https?:\/\/[^/?#]*)?/i, "http://host"));
   const parts = pathname.split("/");
   const base =
     path === "/" && !pathname.endsWith("/") ? parts : parts.slice(0, 1 + parts.length - path.split("/").length);

@@ -3,6 +3,8 @@
  * at all. In a cluster all of that is kept for each node. Limiters over one client share it.
  */
 
+// Not the global one, in whose place an app's tests may put a stopped clock that has the time alone.
+import { performance } from "node:perf_hooks";
 import { setTimeout as sleep } from "node:timers/promises";
 import { oneOf } from "./checks.js";
 import type { Connection, Route } from "./connection.js";

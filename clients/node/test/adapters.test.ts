@@ -127,6 +127,25 @@ describe("adapters", () => {
       assert.match(keys[0] ?? "", /^rl:GET\/item\/%3Aid:\{127\.0\.0\.1\}/);
     });
 
+    test(`@fastify/rate-limit, ${algorithm}: the routes of a group are one limit, also without an identity none`, async (t) => {
+      await fresh();
+      const app = fastify();
+      t.after(() => app.close());
+      await app.register(fastifyRateLimit, {
+        global: false,
+        keyGenerator: ({ headers }) => String(headers["x-key"] ?? ""),
+        store: fastifyRateLimitStore(limiter, { ...patient, algorithm }),
+      });
+      const of = (groupId: string) => ({ config: { rateLimit: { max: 3, timeWindow: HOUR, groupId } } });
+      for (const path of ["/send", "/again"]) app.get(path, of("otp"), () => "ok");
+      app.get("/other", of("other"), () => "ok");
+      const get = async (url: string) => (await app.inject({ url, headers: { "x-key": "k" } })).statusCode;
+      const found = [];
+      for (const path of ["/send", "/again", "/send", "/again", "/send", "/other"]) found.push(await get(path));
+      assert.deepEqual(found, [200, 200, 200, 429, 429, 200]);
+      assert.equal((await app.inject("/send")).statusCode, 403);
+    });
+
     test(`rate-limiter-flexible, ${algorithm}: two limits of one key are two`, async () => {
       await fresh();
       const login = new RateLimiterRl({ limiter, points: 3, duration: 3600, algorithm, ...patient });
@@ -221,6 +240,18 @@ describe("adapters", () => {
     await assert.rejects(flexible.consume("one"), (denial) => !(denial instanceof Error));
     const open = new RateLimiterRl({ limiter: gone, points: 5, duration: 60 });
     assert.equal((await open.consume("one")).remainingPoints, 5);
+  });
+
+  test("a limit of 0 counts all requests, as express-slow-down needs it, and lets none through", async (t) => {
+    await fresh();
+    const store = expressRateLimitStore(limiter, patient);
+    store.init({ windowMs: HOUR, limit: 0 });
+    const hits = [];
+    for (let i = 0; i < 3; i++) hits.push((await store.increment("one")).totalHits);
+    assert.deepEqual(hits, [1, 2, 3]);
+    assert.equal((await store.get("one"))?.totalHits, 3);
+    const url = await listen(t, one({ limit: 0 }));
+    assert.deepEqual(await statuses([url, url]), [429, 429]);
   });
 
   test("names part limits that are the same, and an identifier is a name", async (t) => {

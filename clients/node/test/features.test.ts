@@ -367,6 +367,29 @@ describe("features", () => {
       await eventually("all are closed", async () => (await connections()) === before);
     });
 
+    test(`${kind.name}: time-outs of the user's own that are shorter than the limiter's end no call of it`, async (t) => {
+      const { client, close } = await kind.open(server.port, { commandTimeout: 50, socketTimeout: 50 } as object);
+      t.after(close);
+      const limiter = new Limiter(client, { timeout: 10_000 });
+      await limiter.hit("own", sliding("5/minute"));
+      server.pause();
+      const late = limiter.hit("own", sliding("5/minute"));
+      late.catch(() => {});
+      await sleep(200);
+      server.resume();
+      assert.equal((await late).used, 2);
+      await limiter.reset("own");
+    });
+
+    test(`${kind.name}: a queue that is short for the user's own calls is no limit of ours`, async (t) => {
+      const { client, close } = await kind.open(server.port, { commandsQueueMaxLength: 4 } as object);
+      t.after(close);
+      const limiter = new Limiter(client, { timeout: 10_000 });
+      const crowd = Array.from({ length: 64 }, () => limiter.hit("queue", sliding("32/minute")));
+      assert.equal((await Promise.all(crowd)).filter(({ allowed }) => allowed).length, 32);
+      await limiter.reset("queue");
+    });
+
     test(`${kind.name}: the calls of one turn leave in one write`, async () => {
       const { client, close } = await kind.open(server.port);
       const limiter = new Limiter(client);
@@ -387,8 +410,14 @@ describe("features", () => {
     t.mock.timers.enable({ apis: ["setImmediate"] });
     const { used } = await limiter.hit("clock", sliding("5/minute"));
     t.mock.timers.reset();
+    // As Jest and Vitest leave it, whose stopped clock has nothing but the time.
+    const real = Object.getOwnPropertyDescriptor(globalThis, "performance") as PropertyDescriptor;
+    t.after(() => Object.defineProperty(globalThis, "performance", real));
+    const stopped = { now: () => 1, eventLoopUtilization: () => undefined };
+    Object.defineProperty(globalThis, "performance", { value: stopped, configurable: true });
+    const again = await limiter.hit("clock", sliding("5/minute"));
     redis.disconnect();
-    assert.equal(used, 2);
+    assert.deepEqual([used, again.used], [2, 3]);
   });
 
   test("calls are seen by what watches the client library", async () => {

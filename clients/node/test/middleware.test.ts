@@ -13,6 +13,7 @@ import express from "express";
 import fastify, { type FastifyReply, type FastifyRequest } from "fastify";
 import { Hono } from "hono";
 import { cors } from "hono/cors";
+import { timeout } from "hono/timeout";
 import Koa from "koa";
 import mount from "koa-mount";
 import { type Connection, fixed, Limiter, lease, type Rule, sliding, UnavailableError } from "redis-rl";
@@ -601,6 +602,36 @@ test("a Fetch request that is aborted gives its lease back, though nobody reads 
   await eventually("it is released", async () => (await server.run("ZCARD", "rl:one:{k}")) === 0);
 });
 
+test("a body that nobody reads holds no lease: of a HEAD, and where the application's own time-out has answered", async (t) => {
+  const server = await Server.start({ mode: "module" });
+  const open = (await clients[0]?.open(server.port)) as OpenClient;
+  const limiter = new Limiter(open.client);
+  const slow = () => new Response(Readable.toWeb(Readable.from(slowly())) as ReadableStream);
+  const options = { key: () => "k", timeout: 10_000 };
+  const app = new Hono();
+  app.use("/late", timeout(50));
+  app.get("/slow", honoRateLimit(limiter, lease(1, 60, { name: "one" }), options), slow);
+  app.get("/late", honoRateLimit(limiter, lease(1, 60, { name: "one" }), options), async () => {
+    await sleep(200);
+    return slow();
+  });
+  const { url, close } = await served(app.fetch);
+  t.after(async () => {
+    await close();
+    open.close();
+    await server.stop();
+  });
+  const free = async () => (await server.run("ZCARD", "rl:one:{k}")) === 0;
+  assert.equal((await fetch(`${url}/slow`, { method: "HEAD" })).status, 200);
+  await eventually("it is released", free);
+  assert.equal((await fetch(`${url}/late`)).status, 504);
+  await eventually("it is released, too", free);
+  // As in Next.js, which answers a HEAD by the handler of GET.
+  const handle = fetchRateLimit(limiter, lease(1, 60, { name: "one" }), options)(slow);
+  assert.equal((await handle(new Request(url, { method: "HEAD" }))).status, 200);
+  await eventually("it is released as well", free);
+});
+
 test("a Fetch handler may upgrade its request, whose response cannot be copied", async () => {
   const limiter = new Limiter(nowhere, { whenUnavailable: "local", logger: { warn() {} } });
   const upgrade = Object.defineProperty(new Response(), "status", { value: 101 });
@@ -669,6 +700,29 @@ test("express: where another has answered meanwhile nothing is added to its answ
   assert.deepEqual(errors, []);
 });
 
+test("express: a lease ends at once where the answer has been sent before, though the connection stays", async (t) => {
+  const server = await Server.start({ mode: "module" });
+  const open = (await clients[0]?.open(server.port)) as OpenClient;
+  const app = express();
+  app.use((_request, response, next) => {
+    response.status(503).send("late");
+    response.once("close", next);
+  });
+  app.use(
+    expressRateLimit(new Limiter(open.client), lease(1, 60, { name: "one" }), { key: () => "k", timeout: 10_000 }),
+  );
+  const { url, close } = await listening(createServer({ keepAliveTimeout: 60_000 }, app));
+  t.after(async () => {
+    await close();
+    open.close();
+    await server.stop();
+  });
+  assert.equal((await fetch(url)).status, 503);
+  const asked = async () => /calls=1,/.test(await server.info("commandstats", "cmdstat_rl.all"));
+  await eventually("it was asked for", asked);
+  await eventually("it is released", async () => (await server.run("ZCARD", "rl:one:{k}")) === 0);
+});
+
 test("an application that is mounted in two places has two limits", async (t) => {
   const server = await Server.start({ mode: "module" });
   const open = (await clients[0]?.open(server.port)) as OpenClient;
@@ -725,6 +779,10 @@ test("an application that is mounted in two places has two limits", async (t) =>
       const encoded = place.replace("/", "/%").replace(/%./, (text) => `%${text.charCodeAt(1).toString(16)}`);
       assert.notEqual((await fetch(`${url}${encoded}/item/1`)).status, 200, `${name} ${encoded}`);
     }
+    // A whole URL with a port that is none.
+    const odd = send({ port: new URL(url).port, path: "http://x:99999/a/item/1" }).end();
+    const [{ statusCode }] = await once(odd, "response");
+    assert.equal(statusCode, name === "hono" ? 400 : 429, name);
     const keys = (await server.run("KEYS", "*GET*")) as string[];
     const expected = places.map((place) => `${name}:GET ${place}/item/%3Aid sliding-1/3600s:{k}`);
     assert.deepEqual(keys.sort(), expected);
@@ -1009,6 +1067,19 @@ test("fastify: a plugin, and limits in the config of routes", async (t) => {
     "plugin:GET /item/%3Aid sliding-1/3600s:{k}",
     "plugin:sliding-4/3600s:{k}",
   ]);
+  const nested = fastify();
+  t.after(() => nested.close());
+  await nested.register(rateLimitPlugin, { ...shared, limits: sliding("9/hour", { name: "outer" }) });
+  await nested.register(async (child) => {
+    await child.register(rateLimitPlugin, { ...shared, limits: sliding("8/hour", { name: "inner" }) });
+    child.get("/all", async () => "in");
+    child.get("/own", { config: { rateLimit: sliding("2/hour", { name: "own" }) } }, async () => "in");
+  });
+  const own = [];
+  for (let i = 0; i < 3; i++) own.push((await nested.inject("/own")).statusCode);
+  assert.deepEqual(own, [200, 200, 429], "its own limit counts a request once");
+  const all = (await nested.inject("/all")).headers.ratelimit;
+  assert.deepEqual(all, ['"outer";r=8;t=3600', '"inner";r=7;t=3600'], "those of the plugins add up");
   const wrong = fastify();
   await wrong.register(rateLimitPlugin, shared);
   const route = () => wrong.get("/", { config: { rateLimit: "5/minute" as never } }, async () => "in");

@@ -99,7 +99,7 @@ async def test_a_mount_with_values(server: Server, aio: AsyncLimiter) -> None:
             assert (await client.get(path.format("me"))).status_code == 200
 
 
-async def test_a_response_that_is_shared(server: Server, aio: AsyncLimiter) -> None:
+async def test_a_response_that_is_shared(server: Server, aio: AsyncLimiter, limiter: Limiter) -> None:
     """It is sent again and again, and has the fields of this request alone."""
     shared = PlainTextResponse("hello")
     shared.headers["X-Own"] = "1"
@@ -110,6 +110,13 @@ async def test_a_response_that_is_shared(server: Server, aio: AsyncLimiter) -> N
     assert [answer.headers.get_list("RateLimit-Policy") for answer in answers] == [['"3600s";q=3;w=3600']] * 2
     assert [answer.headers["X-Own"] for answer in answers] == ["1", "1"]
     assert "RateLimit" not in shared.headers
+    kept = flask.Response("hello", headers={"X-Own": "1"})
+    site = flask.Flask("site")
+    site.get("/")(flask_adapter.rate_limit(limiter, RULE, timeout=10)(lambda: kept))
+    found = [site.test_client().get("/") for _ in range(2)]
+    assert [answer.headers.getlist("RateLimit-Policy") for answer in found] == [['"3600s";q=3;w=3600']] * 2
+    assert [(answer.text, answer.headers["X-Own"]) for answer in found] == [("hello", "1")] * 2
+    assert "RateLimit" not in kept.headers
 
 
 async def test_an_endpoint_that_returns_no_response(server: Server, aio: AsyncLimiter) -> None:

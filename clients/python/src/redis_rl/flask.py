@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from functools import partial, wraps
 from inspect import isawaitable
 from typing import Any, Unpack
@@ -60,6 +61,9 @@ def rate_limit(
             else:
                 kind = {"Content-Type": "application/problem+json"}
                 response = flask.make_response((answer.problem, answer.problem["status"], kind))
+            # The application may keep its own, and return it again.
+            response = copy(response)
+            response.headers = response.headers.copy()
             for field, value in answer.headers.items():
                 response.headers.add(field, value)
             return response

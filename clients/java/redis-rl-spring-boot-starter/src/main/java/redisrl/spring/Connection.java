@@ -23,12 +23,14 @@ record Connection(Environment environment) {
     if (StringUtils.hasText(url)) {
       return to(uris(url));
     }
-    if (text("ssl.bundle") != null || text("sentinel.password") != null) {
+    if (text("ssl.bundle") != null
+        || text("sentinel.password") != null
+        || !list("masterreplica.nodes").isEmpty()) {
       throw RateLimiterProperties.wrong(
           "url",
           null,
-          "ssl.bundle and sentinel.password of spring.data.redis are not read by the rate limiter:"
-              + " give it a url, or a bean of the type redisrl.Transport.");
+          "ssl.bundle, sentinel.password and masterreplica.nodes of spring.data.redis are not read"
+              + " by the rate limiter: give it a url, or a bean of the type redisrl.Transport.");
     }
     String own = text("url");
     List<String> nodes = list("cluster.nodes");
@@ -39,13 +41,16 @@ record Connection(Environment environment) {
     if (text("sentinel.master") != null) {
       return LettuceTransport.create(sentinels());
     }
-    return own != null
-        ? to(uris(own))
-        : LettuceTransport.create(
-            finished(
-                RedisURI.builder()
-                    .withHost(text("host", "localhost"))
-                    .withPort(Integer.parseInt(text("port", "6379")))));
+    if (own != null) {
+      List<RedisURI> uris = uris(own);
+      uris.forEach(uri -> uri.setSsl(uri.isSsl() || isSecured()));
+      return to(uris);
+    }
+    return LettuceTransport.create(
+        finished(
+            RedisURI.builder()
+                .withHost(text("host", "localhost"))
+                .withPort(Integer.parseInt(text("port", "6379")))));
   }
 
   private static Transport to(List<RedisURI> uris) {
@@ -66,9 +71,11 @@ record Connection(Environment environment) {
     } else if (password != null) {
       uri.withPassword(password.toCharArray());
     }
-    return uri.withDatabase(Integer.parseInt(text("database", "0")))
-        .withSsl(Boolean.parseBoolean(text("ssl.enabled", "false")))
-        .build();
+    return uri.withDatabase(Integer.parseInt(text("database", "0"))).withSsl(isSecured()).build();
+  }
+
+  private boolean isSecured() {
+    return Boolean.parseBoolean(text("ssl.enabled", "false"));
   }
 
   private static RedisURI uri(String node) {

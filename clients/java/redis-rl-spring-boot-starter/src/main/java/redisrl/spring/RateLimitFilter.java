@@ -36,7 +36,10 @@ final class RateLimitFilter extends OncePerRequestFilter implements Ordered {
     var forwarded = of.getHeaders(Settings.FORWARDED);
     return new Settings.Request(
         of.getMethod(),
-        () -> RequestPath.parse(of.getRequestURI(), of.getContextPath()).pathWithinApplication(),
+        // Slashes that follow one another are one to the router with ant_path_matcher.
+        () ->
+            RequestPath.parse(of.getRequestURI().replaceAll("//+", "/"), of.getContextPath())
+                .pathWithinApplication(),
         of.getRemoteAddr(),
         forwarded == null ? List.of() : Collections.list(forwarded),
         of::getHeader,

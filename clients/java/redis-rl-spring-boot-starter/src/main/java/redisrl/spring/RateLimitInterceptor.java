@@ -3,6 +3,7 @@ package redisrl.spring;
 import jakarta.servlet.DispatcherType;
 import jakarta.servlet.http.HttpServletRequest;
 import jakarta.servlet.http.HttpServletResponse;
+import jakarta.servlet.http.MappingMatch;
 import java.io.IOException;
 import java.lang.reflect.Method;
 import java.util.Arrays;
@@ -11,9 +12,11 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.stream.Collectors;
+import java.util.stream.Stream;
 import org.springframework.core.annotation.AnnotatedElementUtils;
 import org.springframework.web.bind.annotation.RequestMapping;
 import org.springframework.web.method.HandlerMethod;
+import org.springframework.web.service.annotation.HttpExchange;
 import org.springframework.web.servlet.HandlerInterceptor;
 import org.springframework.web.servlet.HandlerMapping;
 import redisrl.Guard;
@@ -45,13 +48,12 @@ final class RateLimitInterceptor implements HandlerInterceptor {
   private static String methodsOf(Method method) {
     RequestMapping mapping =
         AnnotatedElementUtils.findMergedAnnotation(method, RequestMapping.class);
-    return mapping == null
-        ? ""
-        : Arrays.stream(mapping.method())
-            .map(Enum::name)
-            .sorted()
-            .map(name -> name + " ")
-            .collect(Collectors.joining());
+    HttpExchange exchange = AnnotatedElementUtils.findMergedAnnotation(method, HttpExchange.class);
+    Stream<String> names =
+        mapping == null
+            ? Stream.ofNullable(exchange).map(HttpExchange::method)
+            : Arrays.stream(mapping.method()).map(Enum::name);
+    return names.sorted().map(name -> name + " ").collect(Collectors.joining());
   }
 
   @Override
@@ -69,6 +71,9 @@ final class RateLimitInterceptor implements HandlerInterceptor {
     String route =
         declared.route()
             + request.getContextPath()
+            + (request.getHttpServletMapping().getMappingMatch() == MappingMatch.PATH
+                ? request.getServletPath()
+                : "")
             + request.getAttribute(HandlerMapping.BEST_MATCHING_PATTERN_ATTRIBUTE);
     return RateLimitFilter.admits(
         response,

@@ -6,6 +6,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.function.Function;
 import org.jspecify.annotations.Nullable;
+import org.springframework.context.ApplicationContext;
 import org.springframework.core.Ordered;
 import org.springframework.http.HttpStatusCode;
 import org.springframework.http.server.reactive.ServerHttpRequest;
@@ -22,12 +23,17 @@ final class RateLimitWebFilter implements WebFilter, Ordered {
   private final Guard guard;
   private final Function<ServerWebExchange, Mono<List<Guard.Limit>>> limits;
   private final int order;
+  private final ApplicationContext context;
 
   RateLimitWebFilter(
-      Guard guard, Function<ServerWebExchange, Mono<List<Guard.Limit>>> limits, int order) {
+      Guard guard,
+      Function<ServerWebExchange, Mono<List<Guard.Limit>>> limits,
+      int order,
+      ApplicationContext context) {
     this.guard = guard;
     this.limits = limits;
     this.order = order;
+    this.context = context;
   }
 
   /** A request as limits see it. */
@@ -63,7 +69,10 @@ final class RateLimitWebFilter implements WebFilter, Ordered {
 
   @Override
   public Mono<Void> filter(ServerWebExchange exchange, WebFilterChain chain) {
-    if (CorsUtils.isPreFlightRequest(exchange.getRequest())) {
+    // Actuator's server on a port of its own is in a context below, which has these filters, too.
+    ApplicationContext server = exchange.getApplicationContext();
+    boolean isOther = server != null && server != context;
+    if (isOther || CorsUtils.isPreFlightRequest(exchange.getRequest())) {
       return chain.filter(exchange);
     }
     return limits

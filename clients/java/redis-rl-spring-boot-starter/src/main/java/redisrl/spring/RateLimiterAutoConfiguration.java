@@ -13,6 +13,7 @@ import org.springframework.boot.autoconfigure.condition.ConditionalOnMissingBean
 import org.springframework.boot.autoconfigure.condition.ConditionalOnWebApplication;
 import org.springframework.boot.context.properties.EnableConfigurationProperties;
 import org.springframework.cloud.gateway.filter.ratelimit.RateLimiter;
+import org.springframework.context.ApplicationContext;
 import org.springframework.context.annotation.Bean;
 import org.springframework.context.annotation.Configuration;
 import org.springframework.context.annotation.Primary;
@@ -127,19 +128,24 @@ public class RateLimiterAutoConfiguration {
   static class WebFlux {
     @Bean
     RateLimitWebFilter redisRlWebFilter(
-        Guard guard, Settings settings, ObjectProvider<RequestLimits<ServerWebExchange>> limits) {
+        Guard guard,
+        Settings settings,
+        ObjectProvider<RequestLimits<ServerWebExchange>> limits,
+        ApplicationContext context) {
       RequestLimits<ServerWebExchange> asked =
           limits.getIfAvailable(
               () -> exchange -> settings.of(RateLimitWebFilter.seen(exchange, null), false));
       return new RateLimitWebFilter(
           guard,
           exchange -> Mono.fromCallable(() -> List.copyOf(asked.of(exchange))),
-          Settings.BEFORE_SECURITY);
+          Settings.BEFORE_SECURITY,
+          context);
     }
 
     @Bean
     @ConditionalOnMissingBean(RequestLimits.class)
-    WebFilter redisRlPrincipalWebFilter(Guard guard, Settings settings) {
+    WebFilter redisRlPrincipalWebFilter(
+        Guard guard, Settings settings, ApplicationContext context) {
       if (!settings.hasPrincipals()) {
         return (exchange, chain) -> chain.filter(exchange);
       }
@@ -151,7 +157,8 @@ public class RateLimiterAutoConfiguration {
                   .map(Principal::getName)
                   .defaultIfEmpty("")
                   .map(name -> settings.of(RateLimitWebFilter.seen(exchange, name), true)),
-          Settings.BEHIND_SECURITY);
+          Settings.BEHIND_SECURITY,
+          context);
     }
 
     /** WebFlux has no interceptors: a limit that does nothing must not be taken for one. */

@@ -4,6 +4,9 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import java.lang.reflect.Proxy;
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.util.List;
 import java.util.Locale;
@@ -17,10 +20,13 @@ import org.springframework.boot.SpringBootConfiguration;
 import org.springframework.boot.autoconfigure.EnableAutoConfiguration;
 import org.springframework.cloud.gateway.filter.ratelimit.KeyResolver;
 import org.springframework.cloud.gateway.filter.ratelimit.RateLimiter;
+import org.springframework.context.annotation.AnnotationConfigApplicationContext;
 import org.springframework.context.annotation.Bean;
 import org.springframework.context.annotation.Import;
 import org.springframework.core.annotation.Order;
 import org.springframework.http.HttpStatus;
+import org.springframework.http.server.reactive.HttpHandler;
+import org.springframework.http.server.reactive.ReactorHttpHandlerAdapter;
 import org.springframework.http.server.reactive.ServerHttpRequest;
 import org.springframework.stereotype.Component;
 import org.springframework.web.bind.annotation.GetMapping;
@@ -31,7 +37,11 @@ import org.springframework.web.cors.reactive.UrlBasedCorsConfigurationSource;
 import org.springframework.web.server.ServerWebExchange;
 import org.springframework.web.server.WebFilter;
 import org.springframework.web.server.WebFilterChain;
+import org.springframework.web.server.WebHandler;
+import org.springframework.web.server.adapter.WebHttpHandlerBuilder;
 import reactor.core.publisher.Mono;
+import reactor.netty.DisposableServer;
+import reactor.netty.http.server.HttpServer;
 import reactor.util.context.Context;
 import redisrl.Guard;
 import redisrl.Rule;
@@ -194,6 +204,29 @@ class FluxTest {
   void anApplicationMayHaveLimitsOfItsOwn() throws Exception {
     try (App app = App.reactive(Others.class, App.url(server))) {
       assertThat(app.statuses(3, "/")).containsExactly(200, 200, 429);
+    }
+  }
+
+  /** As Actuator's on a port of its own: it has the filters of its parent. */
+  @Test
+  void aServerInAContextBelowIsNotLimited() throws Exception {
+    try (App app = App.reactive(Shop.class, App.url(server), "rate-limiter.rate=0/hour");
+        var child = new AnnotationConfigApplicationContext()) {
+      child.setParent(app.context);
+      child.registerBean("webHandler", WebHandler.class, () -> exchange -> Mono.empty());
+      child.refresh();
+      HttpHandler handler = WebHttpHandlerBuilder.applicationContext(child).build();
+      DisposableServer other =
+          HttpServer.create().port(0).handle(new ReactorHttpHandlerAdapter(handler)).bindNow();
+      HttpRequest request =
+          HttpRequest.newBuilder(URI.create("http://127.0.0.1:" + other.port())).build();
+      assertThat(
+              HttpClient.newHttpClient()
+                  .send(request, HttpResponse.BodyHandlers.ofString())
+                  .statusCode())
+          .isEqualTo(200);
+      assertThat(app.get("/").statusCode()).isEqualTo(429);
+      other.disposeNow();
     }
   }
 

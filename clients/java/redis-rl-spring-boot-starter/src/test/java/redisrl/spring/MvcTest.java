@@ -30,6 +30,7 @@ import org.slf4j.LoggerFactory;
 import org.springframework.boot.SpringBootConfiguration;
 import org.springframework.boot.autoconfigure.EnableAutoConfiguration;
 import org.springframework.boot.web.servlet.FilterRegistrationBean;
+import org.springframework.boot.web.servlet.ServletRegistrationBean;
 import org.springframework.context.annotation.Bean;
 import org.springframework.context.annotation.Import;
 import org.springframework.core.annotation.Order;
@@ -39,10 +40,16 @@ import org.springframework.web.bind.annotation.PathVariable;
 import org.springframework.web.bind.annotation.PostMapping;
 import org.springframework.web.bind.annotation.RequestMapping;
 import org.springframework.web.bind.annotation.RestController;
+import org.springframework.web.context.support.AnnotationConfigWebApplicationContext;
 import org.springframework.web.cors.CorsConfiguration;
 import org.springframework.web.cors.UrlBasedCorsConfigurationSource;
 import org.springframework.web.filter.CorsFilter;
 import org.springframework.web.filter.OncePerRequestFilter;
+import org.springframework.web.service.annotation.GetExchange;
+import org.springframework.web.service.annotation.HttpExchange;
+import org.springframework.web.service.annotation.PostExchange;
+import org.springframework.web.servlet.DispatcherServlet;
+import org.springframework.web.servlet.config.annotation.EnableWebMvc;
 import org.springframework.web.servlet.config.annotation.WebMvcConfigurationSupport;
 import org.springframework.web.servlet.function.RouterFunction;
 import org.springframework.web.servlet.function.ServerResponse;
@@ -507,6 +514,97 @@ class MvcTest {
     assertThatThrownBy(() -> App.servlet(Twice.class, App.url(server)))
         .rootCause()
         .hasMessageContaining("expected single matching bean but found 2");
+  }
+
+  @Test
+  void slashesThatTheRouterLeavesOutAreNoOtherPath() throws Exception {
+    try (App app =
+        App.servlet(
+            Shop.class,
+            App.url(server),
+            "spring.mvc.pathmatch.matching-strategy=ant_path_matcher",
+            "rate-limiter.limits[0].paths=/api/a",
+            "rate-limiter.limits[0].rate=2/hour")) {
+      assertThat(app.statuses(2, "/api/a")).containsOnly(200);
+      assertThat(app.statuses(1, "//api//a")).containsExactly(429);
+    }
+  }
+
+  @EnableWebMvc
+  @RestController
+  static class Mounted {
+    @RateLimit("1/hour")
+    @GetMapping("/own")
+    String own() {
+      return "in";
+    }
+  }
+
+  @SpringBootConfiguration(proxyBeanMethods = false)
+  @EnableAutoConfiguration
+  static class Servlets {
+    private static ServletRegistrationBean<DispatcherServlet> servlet(String path) {
+      var context = new AnnotationConfigWebApplicationContext();
+      context.register(Mounted.class);
+      var servlet = new ServletRegistrationBean<>(new DispatcherServlet(context), path + "/*");
+      servlet.setName(path);
+      return servlet;
+    }
+
+    @Bean
+    ServletRegistrationBean<DispatcherServlet> one() {
+      return servlet("/one");
+    }
+
+    @Bean
+    ServletRegistrationBean<DispatcherServlet> two() {
+      return servlet("/two");
+    }
+  }
+
+  @Test
+  void aRouteInTwoServletsIsTwoLimits() throws Exception {
+    try (App app = App.servlet(Servlets.class, App.url(server))) {
+      assertThat(app.statuses(2, "/one/own")).containsExactly(200, 429);
+      assertThat(app.statuses(2, "/two/own")).containsExactly(200, 429);
+    }
+  }
+
+  @HttpExchange("/exchange")
+  interface Exchanged {
+    @RateLimit("1/hour")
+    @GetExchange
+    String get();
+
+    @RateLimit("1/hour")
+    @PostExchange
+    String post();
+  }
+
+  @RestController
+  static class Exchanges implements Exchanged {
+    @Override
+    public String get() {
+      return "in";
+    }
+
+    @Override
+    public String post() {
+      return "in";
+    }
+  }
+
+  @SpringBootConfiguration(proxyBeanMethods = false)
+  @EnableAutoConfiguration
+  @Import(Exchanges.class)
+  static class Exchanging {}
+
+  @Test
+  void methodsOfAnHttpInterfaceAreTwoRoutes() throws Exception {
+    try (App app = App.servlet(Exchanging.class, App.url(server))) {
+      assertThat(app.statuses(2, "/exchange")).containsExactly(200, 429);
+      assertThat(app.send("POST", "/exchange").statusCode()).isEqualTo(200);
+    }
   }
 
   @Test

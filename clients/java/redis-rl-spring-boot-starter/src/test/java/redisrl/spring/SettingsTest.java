@@ -12,6 +12,7 @@ import java.util.Objects;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.params.provider.ValueSource;
 import org.springframework.boot.SpringBootConfiguration;
 import org.springframework.boot.WebApplicationType;
 import org.springframework.boot.autoconfigure.EnableAutoConfiguration;
@@ -28,6 +29,7 @@ import org.springframework.core.io.support.SpringFactoriesLoader.FailureHandler;
 import redisrl.Limiter;
 import redisrl.Rule;
 import redisrl.TestServer;
+import redisrl.UnavailableException;
 
 /** What the properties accept, and where the server is. */
 class SettingsTest {
@@ -140,6 +142,28 @@ class SettingsTest {
           assertThat(limiter.hit("k", Rule.sliding("5/hour")).allowed()).isTrue();
         }
       }
+    }
+  }
+
+  @ParameterizedTest
+  @ValueSource(strings = {"ssl.bundle=a", "sentinel.password=a", "masterreplica.nodes=127.0.0.1:1"})
+  void whatIsNotReadOfSpringDataStopsTheStart(String property) {
+    assertThatThrownBy(() -> plain("", "spring.data.redis." + property))
+        .rootCause()
+        .hasMessageContaining(property.split("=")[0]);
+  }
+
+  @Test
+  void anUrlOfSpringDataIsUsedWithItsTls() throws Exception {
+    try (TestServer server = new TestServer(true);
+        App app =
+            plain(
+                "",
+                "spring.data.redis.url=redis://127.0.0.1:" + server.port,
+                "spring.data.redis.ssl.enabled=true")) {
+      Limiter limiter = app.context.getBean(Limiter.class);
+      assertThatThrownBy(() -> limiter.hit("k", Rule.sliding("5/hour")))
+          .isInstanceOf(UnavailableException.class);
     }
   }
 

@@ -7,7 +7,7 @@ import contextlib
 import inspect
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 from .._protocol import Errors, log
 from .._rules import Rule
@@ -33,7 +33,35 @@ _FAST = 200
 _UNCOUNTED = 40
 
 
-class Deadline:
+class Limit:
+    """Ends what is awaited in this block after some seconds, by a TimeoutError.
+
+    As `asyncio.timeout`, which up to Python 3.11.2 ends nothing in a task that was cancelled before and cleans up.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._tick = seconds
+
+    async def __aenter__(self) -> Self:
+        self._task = cast("asyncio.Task[Any]", asyncio.current_task())
+        self._before = self._task.cancelling()
+        self._is_over = False
+        self._loop = asyncio.get_running_loop()
+        self._timer: Any = self._loop.call_later(self._tick, self._ticked)
+        return self
+
+    def _ticked(self) -> None:
+        self._is_over = True
+        self._task.cancel()
+
+    async def __aexit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self._timer.cancel()
+        # Where the task was cancelled meanwhile, that matters more.
+        if self._is_over and self._task.uncancel() <= self._before and kind is asyncio.CancelledError:
+            raise TimeoutError from error
+
+
+class Deadline(Limit):
     """The time by which what is awaited in this block must end.
 
     It judges the server and not the process: time that the loop was busy with something else does not count.
@@ -43,25 +71,19 @@ class Deadline:
         self._errors = errors
         self.least = seconds / _TICKS
         """What a step has in any case."""
-        self._tick = min(seconds, max(self.least, 0.005))
+        super().__init__(min(seconds, max(self.least, 0.005)))
         self._ticks = round(seconds / self._tick)
         self._uncounted = _UNCOUNTED
         self._at = time.monotonic() + seconds
         self.queue: Gate | None = None
         """Where the call waits for its turn."""
         self._seen = 0
-        self._limit = asyncio.timeout(None)
 
     def left(self) -> float:
         return max(self._at - time.monotonic(), 0.0)
 
-    async def __aenter__(self) -> Self:
-        await self._limit.__aenter__()
-        self._timer = here().call_later(self._tick, self._ticked)
-        return self
-
     def _ticked(self) -> None:
-        now = here().time()
+        now = self._loop.time()
         answers = self.queue.answers if self.queue is not None else 0
         moves = answers - self._seen > self._tick * _FAST
         self._seen = answers
@@ -71,17 +93,16 @@ class Deadline:
         else:
             self._ticks -= 1
         if self._ticks > 0:
-            self._timer = here().call_later(self._tick, self._ticked)
+            self._timer = self._loop.call_later(self._tick, self._ticked)
         else:
             # In the loop's next turn, in which an answer that has arrived is read before.
-            self._limit.reschedule(now)
+            self._timer = self._loop.call_soon(super()._ticked)
 
-    async def __aexit__(self, *error: Any) -> None:
-        self._timer.cancel()
+    async def __aexit__(self, kind: Any, error: Any, trace: Any) -> None:
         try:
-            await self._limit.__aexit__(*error)
-        except TimeoutError as late:
-            raise self._errors.timeout("the server has not answered in time") from late
+            await super().__aexit__(kind, error, trace)
+        except TimeoutError:
+            raise self._errors.timeout("the server has not answered in time") from error
 
 
 class Gate:
@@ -126,7 +147,7 @@ async def _until_the_loop_ends(close: Callable[[], Coroutine[Any, Any, object]])
         await ended(1.0)
         # With the loop gone, only the garbage collector would close them.
         with contextlib.suppress(Exception):
-            async with asyncio.timeout(1.0):
+            async with Limit(1.0):
                 await close()
 
 
@@ -226,7 +247,7 @@ async def carried_out(
 async def within(seconds: float, call: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
     """Waits for a lock or an event, for this long at most. Returns whether it has come."""
     try:
-        async with asyncio.timeout(seconds):
+        async with Limit(seconds):
             return await call()
     except TimeoutError:
         return False

@@ -43,7 +43,7 @@ class ClientAddress:
             raise TypeError(f"trusted_proxies must be a list of addresses and networks, not {trusted_proxies!r}")
         proxies = list(trusted_proxies)
         self._trusts_unix = "unix" in proxies
-        self._trusted = [ipaddress.ip_network(each, strict=False) for each in proxies if each != "unix"]
+        self._trusted = [_network(each) for each in proxies if each != "unix"]
         self._ipv6_prefix = whole(ipv6_prefix, "ipv6_prefix", 1, 128)
 
     def __call__(self, request: Any) -> str | None:
@@ -79,6 +79,13 @@ class ClientAddress:
 
     def _trusts(self, address: Address) -> bool:
         return any(address in network for network in self._trusted)
+
+
+def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    network = ipaddress.ip_network(text, strict=False)
+    # As a socket for both names it.
+    ipv4 = getattr(network.network_address, "ipv4_mapped", None) if network.prefixlen == 128 else None
+    return ipaddress.ip_network(ipv4) if ipv4 else network
 
 
 def _read(text: str) -> Address | None:

@@ -398,7 +398,7 @@ class LiveTest {
       int port = server.getLocalPort();
       RedisURI uri = RedisURI.create("rediss://localhost:" + port);
       JedisClientConfig config =
-          DefaultJedisClientConfig.builder().sslOptions(SslOptions.defaults()).build();
+          DefaultJedisClientConfig.builder().sslOptions(SslOptions.builder().build()).build();
       for (Transport transport :
           List.of(
               LettuceTransport.create(uri),

@@ -78,7 +78,7 @@ func TestOutboundRecipe(t *testing.T) {
 		}()
 	}
 	all.Wait()
-	// What is not sent is closed, as a transport has to: whoever writes a body would wait for ever.
+	// What is not sent is closed, as a transport has to: a caller that writes it would wait for ever.
 	leaving, leave := context.WithCancel(context.Background())
 	leave()
 	body, writer := io.Pipe()

@@ -13,6 +13,16 @@ from harness.servers import Server
 RULE = sliding("10/hour")
 
 
+async def taken(play: Play, policy: str) -> tuple[Server, App, float]:
+    """An application that has answered, whose server was killed then: the server, the application, and when."""
+    server = await play.server()
+    app = await play.app(server, RULE, policy)
+    play.judge("before", (await app.get(x_key="before")).status == 200)
+    await asyncio.sleep(0.3)
+    server.kill()
+    return server, app, time.monotonic()
+
+
 async def away(app: App, status: int, play: Play) -> None:
     """Requests until the outage is noticed, which all end in the same way."""
     for _ in range(3):
@@ -42,12 +52,7 @@ def one_line_each(play: Play, since: float) -> None:
 async def opened(play: Play) -> None:
     """While the server is away all requests pass, each within a second; one log line when it begins, one when it ends;
     then the limit holds again, exactly."""
-    server = await play.server()
-    app = await play.app(server, RULE, "open")
-    play.judge("before", (await app.get(x_key="before")).status == 200)
-    await asyncio.sleep(0.3)
-    server.kill()
-    killed = time.monotonic()
+    server, app, killed = await taken(play, "open")
     await away(app, 200, play)
     play.judge("all pass", await app.crowd(50, x_key="k") == {200: 50})
     await back(play, server, app)
@@ -59,12 +64,7 @@ async def opened(play: Play) -> None:
 @scenario("an outage of three seconds is said once", "serve", "open", "identity")
 async def said_once(play: Play) -> None:
     """Requests go on coming, and the server is asked again each second: one line when it begins, one when it ends."""
-    server = await play.server()
-    app = await play.app(server, RULE, "open")
-    play.judge("before", (await app.get(x_key="before")).status == 200)
-    await asyncio.sleep(0.3)
-    server.kill()
-    killed = time.monotonic()
+    server, app, killed = await taken(play, "open")
     while time.monotonic() < killed + 3:
         play.judge("it passes", (await app.get(x_key="k")).status == 200)
         await asyncio.sleep(0.1)
@@ -79,12 +79,7 @@ async def closed(play: Play) -> None:
     """While the server is away all requests are answered with 503 (or what the
     framework's own limiter answers); one log line when it begins, one when it ends; then
     the limit holds again, exactly."""
-    server = await play.server()
-    app = await play.app(server, RULE, "closed")
-    play.judge("before", (await app.get(x_key="before")).status == 200)
-    await asyncio.sleep(0.3)
-    server.kill()
-    killed = time.monotonic()
+    server, app, killed = await taken(play, "closed")
     await away(app, app.refuses, play)
     play.judge("all are refused", await app.crowd(50, x_key="k") == {app.refuses: 50})
     await back(play, server, app)
@@ -97,12 +92,7 @@ async def closed(play: Play) -> None:
 async def local(play: Play) -> None:
     """While the server is away 200 requests at once at 10 an hour let exactly 10 in, the others are denied; another
     identity has its own; one line when it begins, one when it ends."""
-    server = await play.server()
-    app = await play.app(server, RULE, "local")
-    play.judge("before", (await app.get(x_key="before")).status == 200)
-    await asyncio.sleep(0.3)
-    server.kill()
-    killed = time.monotonic()
+    server, app, killed = await taken(play, "local")
     await away(app, 200, play)
     for key in ("a", "b"):
         statuses = await app.crowd(200, x_key=key)

@@ -779,7 +779,7 @@ test("an application that is mounted in two places has two limits", async (t) =>
       const encoded = place.replace("/", "/%").replace(/%./, (text) => `%${text.charCodeAt(1).toString(16)}`);
       assert.notEqual((await fetch(`${url}${encoded}/item/1`)).status, 200, `${name} ${encoded}`);
     }
-    // A whole URL with a port that is none.
+    // A whole URL whose port is out of range.
     const odd = send({ port: new URL(url).port, path: "http://x:99999/a/item/1" }).end();
     const [{ statusCode }] = await once(odd, "response");
     assert.equal(statusCode, name === "hono" ? 400 : 429, name);

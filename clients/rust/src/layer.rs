@@ -128,8 +128,8 @@ impl RateLimitLayer {
     /// or nothing; in a cluster their identities have to be the same, or the prefix has to have a hash tag.
     ///
     /// A limit on a route is best named by the route's template, such as that of axum's `MatchedPath`, and never by the
-    /// path. (Outside of what is nested by `nest_service` there is none.) Making a rule for each request costs little; cloning
-    /// a rule that was made before costs less.
+    /// path. (Outside of what is nested by `nest_service` a request has no template.) Making a rule for each request costs
+    /// little; cloning a rule that was made before costs less.
     pub fn per_request<R: Into<Rule>, K: Into<Vec<u8>>>(
         limiter: Limiter,
         rules: impl Fn(&Parts) -> Vec<(R, Option<K>)> + Send + Sync + 'static,

@@ -545,7 +545,7 @@ class AsyncKept:
         await over(self._work)
 
     async def _renew(self, within: float) -> bool:
-        """Renews it, within so many seconds. Returns whether it is still held, as far as that is known."""
+        """Renews it, within these seconds. Returns whether it is still held, as far as that is known."""
         limiter, ends = self._limiter, time.monotonic() + self._ms / 1000
         try:
             result = await limiter._decided("renew", self._rules, within)

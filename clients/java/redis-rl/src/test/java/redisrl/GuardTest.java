@@ -9,6 +9,7 @@ import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.BooleanSupplier;
+import org.assertj.core.api.ThrowingConsumer;
 import org.junit.jupiter.api.Test;
 import redisrl.Decision.Source;
 import redisrl.Guard.Limit;
@@ -37,6 +38,16 @@ class GuardTest {
 
   private static List<Limit> one(String identity, Rule rule) {
     return List.of(new Limit(identity, rule, null));
+  }
+
+  /** On a server with the module, by a guard that remembers denials. */
+  private static void guarded(ThrowingConsumer<Guard> test) throws Exception {
+    try (TestServer server = new TestServer(true);
+        Transport to = LettuceTransport.create(server.uri())) {
+      Limiter limiter = Limiter.builder(to).mode(Mode.MODULE).build();
+      Guard guard = new Guard(limiter, Duration.ofSeconds(10), WhenUnavailable.OPEN, 1);
+      test.accept(guard);
+    }
   }
 
   @Test
@@ -77,44 +88,39 @@ class GuardTest {
 
   @Test
   void aLimitThatARequestHasTwiceCountsOnce() throws Exception {
-    try (TestServer server = new TestServer(true);
-        Transport to = LettuceTransport.create(server.uri())) {
-      Limiter limiter = Limiter.builder(to).mode(Mode.MODULE).build();
-      Guard guard = new Guard(limiter, Duration.ofSeconds(10), WhenUnavailable.OPEN, 1);
-      Limit named = new Limit("t", RULE.name("api"), "/a");
-      assertThat(guard.decide(List.of(named, new Limit("t", RULE.name("api"), "/b"))).remaining())
-          .isEqualTo(1);
-      Limit heavy = new Limit("u", RULE.name("api").cost(2), "/b");
-      Limit light = new Limit("u", RULE.name("api"), "/a");
-      assertThat(guard.decide(List.of(light, heavy, light)).remaining()).isZero();
-    }
+    guarded(
+        guard -> {
+          Limit named = new Limit("t", RULE.name("api"), "/a");
+          assertThat(
+                  guard.decide(List.of(named, new Limit("t", RULE.name("api"), "/b"))).remaining())
+              .isEqualTo(1);
+          Limit heavy = new Limit("u", RULE.name("api").cost(2), "/b");
+          Limit light = new Limit("u", RULE.name("api"), "/a");
+          assertThat(guard.decide(List.of(light, heavy, light)).remaining()).isZero();
+        });
   }
 
   @Test
   void whatIsNoTextIsAnIdentityOfItsOwn() throws Exception {
-    try (TestServer server = new TestServer(true);
-        Transport to = LettuceTransport.create(server.uri())) {
-      Limiter limiter = Limiter.builder(to).mode(Mode.MODULE).build();
-      Guard guard = new Guard(limiter, Duration.ofSeconds(10), WhenUnavailable.OPEN, 1);
-      for (String identity : List.of("\ud800", "\udfff", "a".repeat(600) + "\ud800")) {
-        assertThat(guard.decide(one(identity, RULE)).remaining()).isEqualTo(1);
-        assertThat(guard.decide(one(identity, RULE)).remaining()).isZero();
-      }
-    }
+    guarded(
+        guard -> {
+          for (String identity : List.of("\ud800", "\udfff", "a".repeat(600) + "\ud800")) {
+            assertThat(guard.decide(one(identity, RULE)).remaining()).isEqualTo(1);
+            assertThat(guard.decide(one(identity, RULE)).remaining()).isZero();
+          }
+        });
   }
 
   @Test
   void aRequestThatWeighsNothingIsChecked() throws Exception {
-    try (TestServer server = new TestServer(true);
-        Transport to = LettuceTransport.create(server.uri())) {
-      Limiter limiter = Limiter.builder(to).mode(Mode.MODULE).build();
-      Guard guard = new Guard(limiter, Duration.ofSeconds(10), WhenUnavailable.OPEN, 1);
-      for (int i = 0; i < 3; i++) {
-        assertThat(guard.decide(one("w", RULE.cost(0))).allowed()).isTrue();
-      }
-      assertThat(guard.decide(one("w", RULE.cost(2))).allowed()).isTrue();
-      assertThat(guard.decide(one("w", RULE.cost(0))).allowed()).isFalse();
-    }
+    guarded(
+        guard -> {
+          for (int i = 0; i < 3; i++) {
+            assertThat(guard.decide(one("w", RULE.cost(0))).allowed()).isTrue();
+          }
+          assertThat(guard.decide(one("w", RULE.cost(2))).allowed()).isTrue();
+          assertThat(guard.decide(one("w", RULE.cost(0))).allowed()).isFalse();
+        });
   }
 
   @Test

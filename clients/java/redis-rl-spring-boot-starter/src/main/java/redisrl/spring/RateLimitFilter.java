@@ -10,6 +10,7 @@ import java.io.IOException;
 import java.security.Principal;
 import java.util.Collections;
 import java.util.List;
+import java.util.regex.Pattern;
 import org.springframework.core.Ordered;
 import org.springframework.http.server.RequestPath;
 import org.springframework.web.cors.CorsUtils;
@@ -21,6 +22,8 @@ import redisrl.Guard;
  * of CORS are not counted.
  */
 final class RateLimitFilter extends OncePerRequestFilter implements Ordered {
+  private static final Pattern SLASHES = Pattern.compile("//+");
+
   private final Guard guard;
   private final RequestLimits<HttpServletRequest> limits;
   private final int order;
@@ -38,7 +41,8 @@ final class RateLimitFilter extends OncePerRequestFilter implements Ordered {
         of.getMethod(),
         // Slashes that follow one another are one to the router with ant_path_matcher.
         () ->
-            RequestPath.parse(of.getRequestURI().replaceAll("//+", "/"), of.getContextPath())
+            RequestPath.parse(
+                    SLASHES.matcher(of.getRequestURI()).replaceAll("/"), of.getContextPath())
                 .pathWithinApplication(),
         of.getRemoteAddr(),
         forwarded == null ? List.of() : Collections.list(forwarded),

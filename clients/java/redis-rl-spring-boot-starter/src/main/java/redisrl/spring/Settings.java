@@ -70,11 +70,15 @@ final class Settings {
     boolean concerns(Request request) {
       // A HEAD is answered by the handler of GET.
       String method = request.method();
-      return (methods.isEmpty()
+      boolean isAsked =
+          methods.isEmpty()
               || methods.contains(method)
-              || method.equals("HEAD") && methods.contains("GET"))
-          && (paths.isEmpty()
-              || paths.stream().anyMatch(path -> path.matches(request.path().get())));
+              || method.equals("HEAD") && methods.contains("GET");
+      if (!isAsked || paths.isEmpty()) {
+        return isAsked;
+      }
+      PathContainer path = request.path().get();
+      return paths.stream().anyMatch(pattern -> pattern.matches(path));
     }
   }
 
